@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -48,6 +48,7 @@ def optimise(
     checkpoint: Checkpoint | None = None,
     num_steps: int = 0,
     monitor: Monitor | None = None,
+    is_good: Callable[[Optimum], bool] | None = None,
 ) -> Outcome:
     """Search for the optimum, and leave the guide where the search ended, whatever ends it.
 
@@ -55,6 +56,7 @@ def optimise(
     :param checkpoint: of the model's answers, which a killed run goes on from; it is left open.
     :param num_steps: of a search before this one.
     :param monitor: watches it; by default one of its own.
+    :param is_good: see :meth:`MultiStart.solve`.
     """
     problem = over_minibatches(problem, SampleOptions())
     if checkpoint is not None:
@@ -69,7 +71,7 @@ def optimise(
         search = MultiStart(problem, rng, request, monitor, None if num_steps else checkpoint)
         ending = None
         try:
-            if search.solve(state) is None:
+            if search.solve(state, is_good) is None:
                 ending = Ending.NO_START
         except TimeLimitReached:
             ending = Ending.TIME_LIMIT  # hours of work, maybe: keep what there is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +26,13 @@ from ngvi.inference.first_look import (
     without_density,
 )
 from ngvi.inference.mixture_fit import AUTO, check_beside, check_density, mixed
-from ngvi.inference.mode_centred import check_reparametrize, is_worthwhile, tried
+from ngvi.inference.mode_centred import (
+    BY_MODES,
+    alone,
+    check_reparametrize,
+    is_worthwhile,
+    tried,
+)
 from ngvi.inference.monitor import COMPONENTS, LOCALS
 from ngvi.inference.outcome import Ending, Outcome
 from ngvi.inference.problem import Problem
@@ -120,6 +127,21 @@ class FitCall:
     def leaving(self) -> AbstractContextManager:
         """What is around all searches."""
         return nullcontext()
+
+    def by_modes(self, first: Ready) -> tuple[Ready, Outcome] | None:
+        """A fit with locals by their modes, if nothing else is needed."""
+        set_up = partial(self._mode_centred(first), None)
+        return alone(first, self.reparametrize, set_up, self._searched_by_modes, self.request)
+
+    def _searched_by_modes(self, problem: Problem, is_good: Callable) -> Outcome:
+        options = self.request.options
+        floor = options.mode_centred_floor
+        own = dataclasses.replace(options.multi_start, exploration_floor=floor)
+        request = dataclasses.replace(
+            self.request, options=dataclasses.replace(options, multi_start=own)
+        )
+        run = problem, self.rng, request, None, self.checkpoint
+        return optimise(*run, monitor=self.monitor, is_good=is_good)
 
     def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """A second fit with locals by their modes, and which of both is kept."""
@@ -221,14 +243,7 @@ class FitCall:
             elif self.given["guide"] is not None:
                 state = problem.space.initial
             with self.checkpoint or self.leaving():
-                outcome = self.searched(ready, problem, state)
-                first = ready
-                if self.is_mixed:
-                    ready, outcome = self.mixed(ready, outcome)
-                is_one = ready is first
-                if is_one and is_worthwhile(self.reparametrize, ready, outcome, self.request):
-                    ready, outcome = self.second(ready, outcome)
-                problem = problem if ready is first else ready.problem
+                ready, outcome, problem = self._fitted(ready, problem, state)
         optima = found_optima(outcome, problem.space)
         result = self.result_type(
             model=ready.model,
@@ -260,10 +275,40 @@ class FitCall:
         except Exception:  # noqa: BLE001  it is only to say more
             return ""
 
-    def _mode_centred(self, first: Ready) -> Callable[[np.ndarray], Ready]:
-        """Sets up the second fit, whose Newton's method begins at a latent vector."""
+    def _fitted(
+        self, ready: Ready, problem: Problem, state: State | None
+    ) -> tuple[Ready, Outcome, Problem]:
+        """The guide that is kept, and its outcome."""
+        if self.checkpoint is not None:
+            state = self.checkpoint.begun(problem.space, state)
+        found = None if self.is_mixed else self._by_modes_at_first(ready)
+        if found is not None:
+            return *found, found[0].problem
+        outcome = self.searched(ready, problem, state)
+        first = ready
+        if self.is_mixed:
+            ready, outcome = self.mixed(ready, outcome)
+        is_one = ready is first
+        if is_one and is_worthwhile(self.reparametrize, ready, outcome, self.request):
+            ready, outcome = self.second(ready, outcome)
+        return ready, outcome, problem if ready is first else ready.problem
 
-        def set_up(mean: np.ndarray) -> Ready:
+    def _by_modes_at_first(self, ready: Ready) -> tuple[Ready, Outcome] | None:
+        """See :meth:`by_modes`; a checkpoint knows whether it was given up."""
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            return self.by_modes(ready)
+        if checkpoint.noted is not None and checkpoint.noted_stage != BY_MODES:
+            return None
+        checkpoint.stage = BY_MODES
+        found = self.by_modes(ready)
+        checkpoint.stage = ""
+        return found
+
+    def _mode_centred(self, first: Ready) -> Callable[[np.ndarray | None], Ready]:
+        """Sets up a fit by modes, whose Newton's method begins at a latent vector, if any."""
+
+        def set_up(mean: np.ndarray | None) -> Ready:
             def make(model: Callable, init_loc_fn: Callable) -> Any:
                 options = {"init_loc_fn": init_loc_fn, "init_scale": INIT_SCALE}
                 return self.mode_centred_guide(model, **options).begun_at(mean)

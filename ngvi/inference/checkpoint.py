@@ -44,9 +44,9 @@ from ngvi.inference.problem import Cost
 from ngvi.inference.records import Arrays
 
 #: The first line of a file.
-FIRST, VERSION = b"ngvi checkpoint ", 4
-#: In the place of answers: how far the search for other optima is.
-NOTED = "noted"
+FIRST, VERSION = b"ngvi checkpoint ", 5
+#: In the place of answers: how far the search for other optima is, and of which guide.
+NOTED, STAGE = "noted", "stage"
 #: Seconds between writes that wait for the disk: a crash of the machine costs so much.
 SYNC_EVERY = 1.0
 
@@ -60,7 +60,9 @@ class Checkpoint:
     :param facts: what the fit is of.
     :param keeps_seeds: whether others in the file are an error.
     :ivar seeds: of the fit.
-    :ivar noted: how far the search for other optima was, if the file begins with that.
+    :ivar stage: which of the guides that a fit tries is searched for now.
+    :ivar noted: how far the search for other optima was, if the file begins with that, ...
+    :ivar noted_stage: ... and of which guide.
     :raises DamagedFileError: if the file's beginning is not what was written.
     :raises ValueError: if it is of something else, or another process writes it.
     :raises OSError: if it cannot be written.
@@ -82,6 +84,7 @@ class Checkpoint:
         self._old: Iterator[bytes] = iter(())
         self._head: Arrays | None = None
         self._first = b""
+        self.stage = self.noted_stage = ""
         self.noted: tuple[dict[str, Any], Arrays] | None = None
         self._is_read, self._has_begun = True, False
         self._is_checked = self._has_warned = False
@@ -165,7 +168,7 @@ class Checkpoint:
             second = list(islice(old, 1))
             meta, arrays = records.read(second[0]) if second else ({}, {})
         if NOTED in meta:
-            self.noted, second = (meta[NOTED], arrays), []
+            self.noted, self.noted_stage, second = (meta[NOTED], arrays), meta[STAGE], []
         self._old = chain(second, old)
         return head
 
@@ -238,7 +241,7 @@ class Checkpoint:
         """Keep how far the search for other optima is, in the place of all answers so far."""
         if self._is_read:  # else the file knows more
             old = self._unwritten
-            record = records.record({NOTED: meta}, arrays)
+            record = records.record({NOTED: meta, STAGE: self.stage}, arrays)
             self._unwritten = deque([self._first + record])
             if not self._begin():
                 self._unwritten = old

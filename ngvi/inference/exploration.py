@@ -74,6 +74,8 @@ class Explorer:
         """
         if self.checkpoint is None or self.checkpoint.noted is None:
             return False
+        if self.checkpoint.stage != self.checkpoint.noted_stage:
+            return False
         self.checkpoint.check_noted(progress.differs(self, self.checkpoint.noted[0]))
         progress.go_on(self, *self.checkpoint.noted)
         return True

@@ -39,12 +39,12 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param init_loc_fn: an initialisation strategy of the PPL's for the mean; by default zero on the
     unconstrained scale.
 :param create_plates: as for the guide.
-:param reparametrize: whether to fit a ``ReparametrizedGaussianGuide`` as well, and to keep
-    it unless its bound is worse: ``"auto"``, where the model has locals, the other arguments
-    leave the choice, and a Gaussian over all latents may miss more than the tolerance; ``True``,
-    whatever it misses; or ``False``. See :mod:`ngvi.inference.mode_centred`.
-    ``result.restarts`` and the report say so; ``result.posterior`` is then over standardised
-    locals.
+:param reparametrize: whether locals are by their modes (``ReparametrizedGaussianGuide``).
+    ``"auto"`` fits them first, where the model has locals and the other arguments leave the choice.
+    If that is not certified, or misses much, a Gaussian over all latents is fitted, and then both
+    are compared. ``True`` has it whatever it misses, ``False`` never. See
+    :mod:`ngvi.inference.mode_centred`. The report says so, and ``result.posterior`` is then over
+    standardised locals.
 :param curvature: ``"spherical"`` (gradients at orthogonal points,
     :class:`~ngvi.estimators.table.Spherical`), ``"quadrature"`` (no points, where the log density
     allows it, :class:`~ngvi.estimators.table.Quadrature`), ``"hessian"``, ``"stein"``, or

@@ -1,13 +1,19 @@
-"""A second fit, with locals by their conditional modes, unless the first one misses nothing.
+"""Fits with locals by their conditional modes.
 
-How the spread of locals depends on the globals no Gaussian over all latents follows. What that
-costs is ``KL(q || p)`` at most, of which the importance weights of draws tell: their average is
-above the bound by about as much, and so is half the variance of their logarithms. Where the larger
-one is above the tolerance, and the model has locals that are independent of each other given the
-rest, a :class:`~ngvi.guide.reparametrized.ReparametrizedGaussianGuide` is fitted as well. It begins
-at the globals of the first fit, so that few steps do and no other optima are looked for again. It
-is kept where its bound, less two standard errors over the same draws, is above that of the first
-less the tolerance.
+How the spread of locals depends on the globals no Gaussian over all latents follows, and its optima
+are dear to look for: in the neck of a funnel the log density has no bound. So where the model has
+locals that are independent of each other given the rest, a
+:class:`~ngvi.guide.reparametrized.ReparametrizedGaussianGuide` is fitted first (:func:`alone`). It
+is all there is, if the first starts lead to an optimum that misses little of the evidence, and no
+better one is likely.
+
+Else the Gaussian is over all latents, and may be followed by a second fit with locals by their
+modes (:func:`tried`), unless the first one misses nothing. What that costs is ``KL(q || p)`` at
+most, of which the importance weights of draws tell: their average is above the bound by about as
+much, and so is half the variance of their logarithms. Where the larger one is above the tolerance,
+the second fit begins at the globals of the first, so that few steps do, and no other optima are
+looked for again. It is kept where its bound, less two standard errors over the same draws, is above
+that of the first less the tolerance.
 """
 
 from __future__ import annotations
@@ -24,7 +30,8 @@ from ngvi._lock import as_now
 from ngvi._warn import warn
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.outcome import Outcome
+from ngvi.inference.optima import Optimum
+from ngvi.inference.outcome import CERTIFIED, Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
@@ -78,14 +85,63 @@ def is_worthwhile(
         return True
     if request.seconds > 0.5 * request.time_limit:
         return False  # it takes as long again
+    least = request.options.mode_centred_gap * request.tolerance
+    return _may_gain(first) and missed(optimum) > least
+
+
+def _may_gain(first: Any) -> bool:
+    """Whether there are latents in plates, and others."""
     are_local = [any(plate.size > 1 for plate in site.plates) for site in first.guide.sites]
     # Given parameters of the model's own the map of the locals is one affine map: of latents that
     # all are local a Gaussian family has the same optimum in both coordinates.
-    may_gain = not (problem.space.has_model_parameters and all(are_local))
+    return any(are_local) and not (first.problem.space.has_model_parameters and all(are_local))
+
+
+def missed(optimum: Optimum) -> float:
+    """What a Gaussian may miss of the evidence, in nats."""
     found = optimum.validation
-    missed = max(found.gap, 0.5 * found.spread**2)  # of which the first is by few draws
-    least = request.options.mode_centred_gap * request.tolerance
-    return any(are_local) and may_gain and missed > least
+    return max(found.gap, 0.5 * found.spread**2)  # of which the first is by few draws
+
+
+def alone(
+    first: Any,
+    reparametrize: bool | str,
+    set_up: Callable[[], Any],
+    search: Callable[[Problem, Callable], Outcome],
+    request: Request,
+) -> tuple[Any, Outcome] | None:
+    """A fit with locals by their modes, if nothing else is needed.
+
+    :param first: what was set up for a Gaussian over all latents; it has the evaluations of both.
+    :param reparametrize: what :func:`check_reparametrize` returned.
+    :param set_up: the same with a ``ReparametrizedGaussianGuide``.
+    :param search: for an optimum, and for others where a function says that it is good.
+    :return: what was set up, and the outcome.
+    """
+    if reparametrize is False or first.problem.objective.is_subsampled or not _may_gain(first):
+        return None
+    try:
+        second = set_up()
+    except Exception:  # noqa: BLE001  the other fit tells what is wrong with the model
+        return None
+    if not second.has_start:
+        return None
+    most = math.inf if reparametrize is True else request.options.mode_centred_miss
+    try:
+        outcome = search(second.problem, lambda optimum: missed(optimum) < most)
+    except Exception as error:
+        if _is_of_callback(error):
+            raise
+        return None
+    finally:
+        first.problem.objective.cost.share(second.problem.objective.cost)
+    optimum, has_none = outcome.optimum, outcome.ending is Ending.NO_START
+    is_good = outcome.converged and missed(optimum) < most
+    is_over = outcome.verdict == CERTIFIED or request.share == 0 or reparametrize is True
+    if not (is_good and is_over) and (outcome.ending is None or has_none):
+        return None
+    optimum.name = BY_MODES
+    return second, outcome
 
 
 def tried(

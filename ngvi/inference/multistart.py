@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -61,10 +61,14 @@ class MultiStart:
         """What has come of the search for other optima."""
         return self._explorer.report
 
-    def solve(self, state: State | None = None) -> Optimum | None:
+    def solve(
+        self, state: State | None = None, is_good: Callable[[Optimum], bool] | None = None
+    ) -> Optimum | None:
         """The best optimum that is found; None if the bound is finite at no start.
 
         :param state: begin here, and nowhere else.
+        :param is_good: whether an optimum is worth a search for others. With this, what the first
+            starts do not lead to is left to another search.
         """
         has_choice = self.has_choice and state is None
         if has_choice and self._explorer.goes_on():
@@ -76,6 +80,10 @@ class MultiStart:
         if self.problem.objective.is_subsampled:
             self._reach_with_minibatches(own, has_choice)
             return self.runs.best
+        if is_good is not None:
+            if self._reach_at_once(own, has_choice) and is_good(self.runs.best) and has_choice:
+                self._explore()
+            return self.runs.best if self.runs.optima else None
         self._reach(own, has_choice)
         if has_choice:
             self._explore()
@@ -117,6 +125,14 @@ class MultiStart:
         return runs.best
 
     # -- the way to an optimum --------------------------------------------------------
+
+    def _reach_at_once(self, own: Start, has_choice: bool) -> bool:
+        """Follow the first starts; whether one comes to an optimum."""
+        runs, most = self.runs, self.options.multi_start.first_steps
+        for start in self._first_starts(own) if has_choice else [own]:
+            runs.waiting.append(runs.coarse(start, most))
+        is_coarse = any(run.is_coarse for run in runs.waiting)
+        return is_coarse and runs.finish(runs.take_best()).is_certified
 
     def _reach(self, own: Start, has_choice: bool) -> None:
         """Follow starts until one comes to an optimum."""

@@ -7,7 +7,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ngvi._warn import warn
-from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
+from ngvi.errors import (
+    DiscreteLatentError,
+    InvalidStartError,
+    NoLatentsError,
+    NoLocalsError,
+)
 from ngvi.inference.options import StartOptions
 from ngvi.inference.problem import Problem
 
@@ -127,7 +132,7 @@ def first_that_starts(
     for start in starts:
         try:
             return set_up(start), error
-        except DiscreteLatentError:
+        except (DiscreteLatentError, NoLocalsError):
             raise
         except error_type as raised:
             error = error or raised

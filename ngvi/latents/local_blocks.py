@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from ngvi.errors import NoLocalsError
 from ngvi.latents.forest import Forest, forest_from_indices
 from ngvi.latents.hierarchy import find_hierarchy
 from ngvi.latents.layout import Layout
@@ -83,17 +84,17 @@ def find_local_blocks(layout: Layout, names: tuple[str, ...] | None = None) -> L
 
     :param names: of sites that are known to be local, though there may be one group only; by
         default they are found.
-    :raises ValueError: if there are none, or if the model cannot be differentiated twice.
+    :raises NoLocalsError: if there are none, or if the model cannot be differentiated twice.
     """
     way_out = "Use NaturalGaussianGuide, which needs none."
     if names is None and not any(plate.size > 1 for site in layout.sites for plate in site.plates):
         latents = ", ".join(repr(site.name) for site in layout.sites)
-        raise ValueError(
+        raise NoLocalsError(
             "ReparametrizedGaussianGuide needs local latents, and no latent site of this model "
             f"({latents}) is in a plate of more than one element. {way_out}"
         )
     if layout.dependencies.hessian_product is None:
-        raise ValueError(
+        raise NoLocalsError(
             "ReparametrizedGaussianGuide needs second derivatives of the model's log density, "
             "which has none, or is not finite, near the guide's start. Use NaturalGaussianGuide."
         )
@@ -111,7 +112,7 @@ def find_local_blocks(layout: Layout, names: tuple[str, ...] | None = None) -> L
             groups.append(blocks)
             sites.append(of_block)
     if not groups:
-        raise ValueError(
+        raise NoLocalsError(
             "ReparametrizedGaussianGuide finds no locals that are independent of each other given "
             f"the other latents: {'; '.join(found.obstacles)}. {way_out}"
         )

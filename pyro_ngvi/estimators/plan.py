@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngvi._warn import warn
@@ -214,15 +215,31 @@ def _saved_bytes(density: LogDensity, latents: Arrays) -> int:
 
 
 class _Results(TorchDispatchMode):
-    """Counts the bytes of all results."""
+    """Finds the most bytes of results that live at once.
 
-    bytes = 0
+    A guide that differentiates the model lets go of most of them, one iteration after another.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self._now = 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.layout is torch.strided:
-            self.bytes += result.nbytes
+            self._add(StorageWeakRef(result.untyped_storage()), result.untyped_storage().nbytes())
         return result
+
+    def _add(self, storage: StorageWeakRef, size: int) -> None:
+        if storage.cdata in self._alive and not self._alive[storage.cdata][0].expired():
+            return
+        self._alive[storage.cdata] = storage, size
+        self._now += size
+        if self._now > self.bytes:
+            self._alive = {k: kept for k, kept in self._alive.items() if not kept[0].expired()}
+            self._now = sum(size for _, size in self._alive.values())
+            self.bytes = max(self.bytes, self._now)
 
 
 def _num_elements(tree: Any) -> int:

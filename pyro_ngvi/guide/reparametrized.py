@@ -80,11 +80,15 @@ class Reparametrization(reparametrization.Reparametrization):
 
         first = self._first()
         parts = (first.point, first.step, first.gain, first.unsettled, *first.factors)
-        state = tuple(part.expand(len(latents), *part.shape) for part in parts)
+        state = tuple(part.repeat(len(latents), *(1 for _ in part.shape)) for part in parts)
+        rows = torch.arange(len(latents), device=latents.device)
         with quiet(), nullcontext() if len(latents) == 1 else BatchedDerivatives():
             for _ in range(self.options.max_iterations):
-                state = _mapped(one, latents, *state)
-                if not state[3].any():
+                found = _mapped(one, latents[rows], *(part[rows] for part in state))
+                for part, new in zip(state, found, strict=True):
+                    part[rows] = new
+                rows = rows[found[3].any(-1)]  # most arrive after a few
+                if not len(rows):
                     break
         return state[0], state[3], *state[4:]
 

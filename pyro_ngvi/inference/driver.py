@@ -153,6 +153,17 @@ class _FitCall(FitCall):
         search, objective = partial(self.optimise, problem, state), problem.objective
         return objective.finished(search) if isinstance(objective, SharedObjective) else search()
 
+    def by_modes(self, first: Ready) -> tuple[Ready, Outcome] | None:
+        store = pyro.get_param_store()
+        before = store.get_state()
+        found = super().by_modes(first)
+        if found is None:
+            store.clear()
+            store.set_state(before)
+        else:
+            forget_others(first.guide)
+        return found
+
     def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         store = pyro.get_param_store()
         before = store.get_state()

@@ -435,6 +435,6 @@ def test_a_damaged_head_is_told_and_the_file_kept(tmp_path):
         with pytest.raises(DamagedFileError, match="file' is damaged: delete it to begin anew"):
             Checkpoint(path, "tests", [0])
         assert path.read_bytes() == damaged
-    path.write_bytes(whole.replace(b"checkpoint 4", b"checkpoint 3"))
+    path.write_bytes(whole.replace(b"checkpoint 5", b"checkpoint 3"))
     with pytest.raises(DamagedFileError, match="no checkpoint of this version.*of version 3"):
         Checkpoint(path, "tests", [0])
