@@ -140,7 +140,6 @@ def alone(
     is_over = outcome.verdict == CERTIFIED or request.share == 0 or reparametrize is True
     if not (is_good and is_over) and (outcome.ending is None or has_none):
         return None
-    optimum.name = BY_MODES
     return second, outcome
 
 

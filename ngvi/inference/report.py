@@ -104,14 +104,14 @@ def report(result: Any, complete: bool) -> str:
 
 
 def second_fit(result: Any) -> str:
-    """What came of a second fit, in words, or nothing."""
+    """How locals are fitted, and what came of the other of two fits, in words, or nothing."""
     for start in result.restarts:
         if start.name == BY_MODES:
             if start.status != "kept":
                 return f"as they are; by their modes given the rest the bound is {start.status}"
             other = result.restarts[-1].status
             return f"by their modes given the rest; as they are the bound is {other}"
-    return ""
+    return "by their modes given the rest" if hasattr(result.guide, "_without_mode") else ""
 
 
 def without_mode(guide: Any, params: dict[str, Any]) -> str:
