@@ -31,10 +31,6 @@ class NoLatentsError(RuntimeError):
     """A model has no continuous latent."""
 
 
-class NoLocalsError(ValueError):
-    """A model has no locals that are independent of each other given its other latents."""
-
-
 class DamagedFileError(ValueError):
     """A file is not what was written: bytes are missing, or others, or it is no file of ours.
 

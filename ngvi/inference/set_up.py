@@ -7,14 +7,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ngvi._warn import warn
-from ngvi.errors import (
-    DiscreteLatentError,
-    InvalidStartError,
-    NoLatentsError,
-    NoLocalsError,
-)
+from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 from ngvi.inference.options import StartOptions
 from ngvi.inference.problem import Problem
+from ngvi.latents.local_blocks import NoLocalsError
 
 #: More latents than fit is for, if they are no locals.
 MANY, OF_LOCALS = 10_000, ("sparse_precision", "block_diagonal")

@@ -6,10 +6,13 @@ import dataclasses
 
 import numpy as np
 
-from ngvi.errors import NoLocalsError
 from ngvi.latents.forest import Forest, forest_from_indices
 from ngvi.latents.hierarchy import find_hierarchy
 from ngvi.latents.layout import Layout
+
+
+class NoLocalsError(ValueError):
+    """A model has no locals that are independent of each other given its other latents."""
 
 
 @dataclasses.dataclass(frozen=True)
