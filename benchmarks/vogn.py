@@ -1,5 +1,7 @@
-"""Cost of VOGN and SLANG on a network, batches of 128 of 10,000: 784-100-10 (d = 79,510), LeNet-5,
-or "wide", 784-1000-1000-10 (d = 1,796,010); of IVON with other families, too.
+"""Cost of VOGN and SLANG on a network, and of IVON with other families.
+
+Batches are 128 of 10,000 rows; the network is 784-100-10 (d = 79,510), LeNet-5, or "wide",
+784-1000-1000-10 (d = 1,796,010).
 
 One step of each in random order, in one process, beside the gradient of the minibatch's log
 density and a step of ``AutoNormal`` with Adam; the ratio is taken round by round. Then the peak of
