@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -105,6 +106,11 @@ def _vector(tensor: Tensor) -> Tensor:
     """Its numbers in a row, in a precision that can count draws."""
     vector = tensor.reshape(-1)
     return vector.float() if vector.dtype in (torch.float16, torch.bfloat16) else vector
+
+
+def to_numpy(value: Tensor) -> np.ndarray:
+    """All its numbers, in the precision that it has."""
+    return value.detach().cpu().numpy()
 
 
 def on_device(values: Any, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:

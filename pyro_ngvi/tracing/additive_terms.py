@@ -135,6 +135,11 @@ class _Tape(TorchDispatchMode):
             raise found
         return found
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch may import its compiler for each operation, which takes a second."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         leaves, structure = pytree.tree_flatten((args, kwargs))

@@ -13,7 +13,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from ngvi.latents.layout import Plate
-from ngvi.workflow.arviz import Draws, Observed, to_numpy
+from ngvi.workflow.arviz import Draws, Observed
+from pyro_ngvi.host import to_numpy
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.sites import is_subsampled
 
