@@ -67,11 +67,12 @@ def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """
     logs = np.asarray(log_weights, np.float64)
     logs, count = logs - logs.max(), len(logs)
-    order = np.argsort(logs)
-    size = tail_size(count)
-    cutoff = logs[order[-size - 1]] if size < count else -math.inf
+    first = max(count - tail_size(count) - 1, 0)  # of the largest, only they are sorted
+    tail = np.argpartition(logs, first)[first:]
+    tail = tail[np.argsort(logs[tail])]
+    cutoff = logs[tail[0]] if first else -math.inf
     cutoff = max(cutoff, math.log(np.finfo(float).tiny))
-    tail = order[logs[order] > cutoff]
+    tail = tail[logs[tail] > cutoff]
     shape = math.inf
     if len(tail) >= LIMITS.min_tail and logs[tail[0]] < logs[tail[-1]]:
         shape, scale = fit_tail(np.exp(logs[tail]) - math.exp(cutoff))
@@ -79,7 +80,7 @@ def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
             order_statistics = (np.arange(len(tail)) + 0.5) / len(tail)
             found = np.log(quantiles(order_statistics, shape, scale) + math.exp(cutoff))
             logs[tail] = np.minimum(found, 0.0)  # never above the largest raw weight
-    return logs - np.logaddexp.reduce(logs), shape
+    return logs - math.log(np.exp(logs).sum()), shape  # none is above zero
 
 
 def tail_size(count: int) -> int:

@@ -29,9 +29,16 @@ class Steps:
     count: int
 
 
-def climb(target: Target, q: DenseGaussian, num_steps: int, left: float) -> Steps | None:
-    """Those of one Gaussian; see :func:`climb_all`."""
-    return climb_all(target, q, target.weights[None], num_steps, left)[0]
+def climb(
+    target: Target, q: DenseGaussian, num_steps: int, left: float, *, of_points: bool = False
+) -> Steps | None:
+    """Those of one Gaussian; see :func:`climb_all`.
+
+    :param of_points: whether averages over points, where there are such, are to be followed as far
+        as exact expectations: from wherever one comes, they lead to the same Gaussian.
+    """
+    run = _Climb(target, q, target.weights[None], None)
+    return run.run(num_steps, left if of_points else max(left, run.noise))[0]
 
 
 def climb_all(
@@ -60,7 +67,8 @@ def climb_all(
     for start in range(0, len(weights), size):
         some = slice(start, start + size)
         known = None if at is None else at.take(some)
-        found += _Climb(target, q, weights[some], known).run(num_steps, left)
+        run = _Climb(target, q, weights[some], known)
+        found += run.run(num_steps, max(left, run.noise))
     return found
 
 
@@ -68,6 +76,7 @@ class _Climb:
     """Several at a time.
 
     :param at: expectations at the start.
+    :ivar noise: the nats to which expectations are known.
     """
 
     def __init__(
@@ -80,10 +89,10 @@ class _Climb:
         self._left = _left(self._q, self._at)
         self._remembered = _Remembered(q)
         by_points = target.predictors is None
-        self._noise = DEFAULTS.left_by_points if by_points else 0.0
+        self.noise = DEFAULTS.left_by_points if by_points else 0.0
 
     def run(self, num_steps: int, left: float) -> list[Steps | None]:
-        left, count = max(left, self._noise), np.zeros(len(self._weights), int)
+        count = np.zeros(len(self._weights), int)
         active = np.arange(len(count))
         for _ in range(num_steps):
             active = active[~(self._left[active] <= left)]
@@ -119,7 +128,7 @@ class _Climb:
                 there = self._target.under(new, self._weights[tried])
                 value = there.value + new.entropy()
                 bound = self._bound[tried]
-                is_better = value >= bound - DEFAULTS.rounded_bound * np.abs(bound) - self._noise
+                is_better = value >= bound - DEFAULTS.rounded_bound * np.abs(bound) - self.noise
                 if is_better.any():
                     done.append(tried[is_better])
                     self._put(done[-1], new.take(is_better), there.take(is_better))
@@ -222,7 +231,7 @@ def _left(q: DenseGaussian, at: Expected) -> np.ndarray:
 
 def polished(target: Target, q: DenseGaussian) -> DenseGaussian:
     """At the optimum that a fit is near: sites are only there the posterior's parts."""
-    steps = climb(target, q, DEFAULTS.polish_steps, DEFAULTS.polish_left)
+    steps = climb(target, q, DEFAULTS.polish_steps, DEFAULTS.polish_left, of_points=True)
     q = steps.q if steps is not None and steps.left < DEFAULTS.tolerance else q
     # One Gaussian has many factors: noise shall be the same draw whichever way led to it.
     with contextlib.suppress(np.linalg.LinAlgError):

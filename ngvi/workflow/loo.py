@@ -280,15 +280,19 @@ def _log_average(log_weights: np.ndarray) -> tuple[float, float]:
     if not len(finite):
         return -np.inf, np.inf
     smoothed, shape = smoothed_weights(finite)
-    largest = finite.max()
-    raw = np.log(np.exp(finite - largest).sum()) + largest
-    value = raw - np.log(len(log_weights))
+    value = _log_sum(finite) - np.log(len(log_weights))
     if finite.std() < LIMITS.equal:
         return float(value), 0.0
     # The largest of the raw weights are what smoothing replaces: their sum changes with them.
     body = finite.argmin()
     scale = finite[body] - smoothed[body]
     return float(scale - np.log(len(log_weights))), float(shape)
+
+
+def _log_sum(logs: np.ndarray) -> float:
+    """``log sum exp``; numpy's own goes from one number to the next."""
+    largest = logs.max()
+    return float(np.log(np.exp(logs - largest).sum()) + largest)
 
 
 def _psis(of_units: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -300,5 +304,5 @@ def _psis(of_units: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.nda
         if used.any():
             smoothed, shape = smoothed_weights(-counted[used, unit])
             shapes[unit] = 0.0 if counted[used, unit].std() < LIMITS.equal else shape
-            values[unit] = np.logaddexp.reduce(smoothed + of_units[used, unit])
+            values[unit] = _log_sum(smoothed + of_units[used, unit])
     return values, shapes

@@ -261,8 +261,8 @@ class RowsResult(Result):
             ppl = self.library.removesuffix("_ngvi")
             check_rows(rows, rows.factors, ppl)
             q, latents = self._dense(), problem.space.sites
-            _check_finite(rows, q)
             target = Target.of(rows, q)
+            _check_finite(target, q)
             if self.change is not None:
                 target = target.changed(self.change)
             if any_units:
@@ -291,9 +291,17 @@ class RowsResult(Result):
 
     def _dense(self) -> DenseGaussian:
         """The posterior in double precision."""
-        family = self.family
-        columns = family.centred().sample(family.ops.eye(family.dim, family.loc))
-        return DenseGaussian(to_numpy(family.mean).astype(float), to_numpy(columns).astype(float).T)
+        mean, columns = (to_numpy(array).astype(float) for array in self._mean_and_factor())
+        return DenseGaussian(mean, columns.T)
+
+    def _mean_and_factor(self) -> tuple[Any, Any]:
+        """The mean ``(d,)``, and the columns of ``C`` as rows ``(d, d)``."""
+        return mean_and_factor(self.family)
+
+
+def mean_and_factor(family: Any) -> tuple[Any, Any]:
+    """Of a family, as its arrays; see :class:`DenseGaussian`."""
+    return family.mean, family.centred().sample(family.ops.eye(family.dim, family.loc))
 
 
 @contextlib.contextmanager
@@ -311,13 +319,16 @@ def _computed() -> Iterator[None]:
         ) from error
 
 
-def _check_finite(rows: Any, q: DenseGaussian) -> None:
+def _check_finite(target: Target, q: DenseGaussian) -> None:
     """Refuse data that are missing, or that cannot be.
 
     :raises ValueError: naming the first.
     """
     with _computed():
-        values = rows.log_likelihood(q.mean[None])[0]
+        values, rows = target.log_likelihood(q.mean[None])[0], target.rows
+        if target.predictors is not None:  # whose slopes may be NaN where a mask hides the value
+            at = target.predictors.at(q.mean[None])
+            values = values + 0.0 * sum(target.predictors.derivatives(at).first)[0]
     # Of NaN in the data NumPyro makes minus infinity. What does not count may be that.
     is_refused = np.isnan(values) | (np.isneginf(values) & (rows.weights > 0))
     start = 0

@@ -130,7 +130,8 @@ def make_units(
                     "one of them"
                 )
             raise ValueError(f"The observed sites are in different plates ({words}): {way_out}.")
-        plates = rows.sites[0].plates
+        # Whichever was entered first: rows are numbered as the data are in memory.
+        plates = tuple(sorted(rows.sites[0].plates, key=lambda p: p.axis))
         return _by_index(rows, [p.name for p in plates], _shared(plates, latents))
     if all(plate in names for names in of_rows):
         return _by_index(rows, [plate], {})

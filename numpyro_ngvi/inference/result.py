@@ -39,6 +39,7 @@ from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.result import WorkflowResult
+from ngvi.workflow.rows_result import mean_and_factor
 from ngvi.workflow.streaming import OneStep
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.families.coordinates import replace_families
@@ -255,7 +256,11 @@ class FitResult(WorkflowResult):
 
     def _rows(self, problem: Any, state: State) -> ModelRows:
         run = self.model, self.guide, self.args, self.kwargs
-        return ModelRows(*run, state, posteriors(state))
+        is_mapped = isinstance(self.guide, ReparametrizedGaussianGuide)
+        return ModelRows(*run, state, posteriors(state), is_mapped)
+
+    def _mean_and_factor(self) -> tuple[Any, Any]:
+        return compiled(mean_and_factor, runs_once=True)(self.family)
 
     def _out_of_bounds(self) -> str:
         return out_of_bounds(self.model, self.args, self.kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -57,7 +57,7 @@ def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -
     :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
     program = jax.make_jaxpr(function)(*latents)
-    reader = Reader()
+    reader = _Reader()
     inputs = [reader.latent(np.shape(value)) for value in latents]
     (result,) = _run(reader, program, inputs)
     return AdditiveTerms.of(result, inputs)
@@ -115,15 +115,50 @@ def elementwise_terms_of(
     :raises NotAdditiveError: naming an operation, if an array is no such function.
     """
     program = jax.make_jaxpr(function)(*latents)
-    reader = Reader()
-    inputs = [reader.latent(np.shape(value)) for value in latents]
     count = len(program.jaxpr.outvars) - 1
-    terms = [term_of(node) for node in _run(reader, _only(program, slice(count)), inputs)]
-    try:
-        (number,) = _run(reader, _only(program, slice(count, None)), inputs)
-        return inputs, terms, AdditiveTerms.of(number, inputs)
-    except NotAdditiveError:
-        return inputs, terms, None
+
+    def read(reader: _Reader) -> tuple[list[Node], list[Term], AdditiveTerms | None]:
+        inputs = [reader.latent(np.shape(value)) for value in latents]
+        terms = [term_of(node) for node in _run(reader, _only(program, slice(count)), inputs)]
+        try:
+            (number,) = _run(reader, _only(program, slice(count, None)), inputs)
+            return inputs, terms, AdditiveTerms.of(number, inputs)
+        except NotAdditiveError:
+            return inputs, terms, None
+
+    def constants() -> list[Any]:
+        reader = _ReaderOfConstants()
+        read(reader)
+        return reader.found
+
+    return read(_ReaderOfConstants(iter(compiled(constants, runs_once=True)())))
+
+
+class _Reader(Reader):
+    def is_given(self, node: Node) -> bool:
+        """Whether it is a constant of the program, and no result of an operation."""
+        return node.is_constant and not isinstance(node.value, jax.core.Tracer)
+
+
+class _ReaderOfConstants(_Reader):
+    """Reads a program twice, so that operations on constants are one program and not each its own:
+    traced they are found, and then known.
+
+    :param known: the results of all operations on constants, in their order.
+    """
+
+    def __init__(self, known: Iterator[Any] | None = None) -> None:
+        super().__init__()
+        self._known, self.found = known, []  # type: ignore[var-annotated]
+
+    def computed(self, run: Callable[..., Any], inputs: Sequence[Node]) -> Any:
+        result = super().computed(run, inputs) if self._known is None else next(self._known)
+        self.found.append(result)
+        return result
+
+    def is_given(self, node: Node) -> bool:
+        found = jax.tree.leaves(self.found)
+        return super().is_given(node) and all(node.value is not one for one in found)
 
 
 def is_sum_of_terms(function: Callable[[jax.Array], jax.Array], latent: jax.Array) -> bool:
@@ -142,7 +177,7 @@ def _only(program: Any, results: slice) -> Any:
     return program.replace(jaxpr=program.jaxpr.replace(outvars=own, debug_info=names))
 
 
-def _run(reader: Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
+def _run(reader: _Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
     constants = [
         reader.constant(value, np.shape(value)) for value in getattr(program, "consts", ())
     ]
@@ -160,7 +195,7 @@ def _run(reader: Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
     return [node(atom) for atom in program.outvars]
 
 
-def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) -> list[Node]:
+def _results(reader: _Reader, program: Any, equation: Any, inputs: list[Node]) -> list[Node]:
     name, shapes = equation.primitive.name, [out.aval.shape for out in equation.outvars]
     if name in _CALLS:
         return _run(reader, _inner(equation), inputs)
@@ -168,11 +203,11 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
         return _with_rule(reader, program, equation, inputs, shapes)
     run = functools.partial(_bound, equation)
     if all(value.is_constant for value in inputs):
-        results = run(*(value.value for value in inputs))
+        results = reader.computed(run, inputs)
         results = results if equation.primitive.multiple_results else [results]
         pairs = zip(results, shapes, strict=True)
         return [reader.constant(result, shape) for result, shape in pairs]
-    if _is_finite_check(equation, inputs):
+    if _is_finite_check(reader, equation, inputs):
         return [reader.constant(np.ones(shapes[0], bool), shapes[0])]
     is_in_order = equation.params.get("dimensions") is None
     if name in _SAME and is_in_order and inputs[0].shape == shapes[0]:
@@ -198,15 +233,15 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
     return [reader.apply(Op(kind, run, words), inputs, shapes[0])]
 
 
-def _is_finite_check(equation: Any, inputs: list[Node]) -> bool:
+def _is_finite_check(reader: _Reader, equation: Any, inputs: list[Node]) -> bool:
     """Whether NumPyro asks if a value is a number: what is none is so in the result as well."""
     name, arguments = equation.primitive.name, equation.invars
     if name == "is_finite" or (name == "eq" and arguments[0] is arguments[1]):
         return True
     is_infinite = [
-        node.is_constant and node.shape == () and bool(np.isinf(np.asarray(node.value)))
+        node.shape == () and bool(np.isinf(np.asarray(node.value)))
         for node in inputs
-        if not isinstance(node.value, jax.core.Tracer)
+        if reader.is_given(node)
     ]
     return name == "ne" and any(is_infinite)
 
@@ -244,7 +279,7 @@ def _kind(equation: Any, inputs: list[Node]) -> Kind:
 
 
 def _with_rule(
-    reader: Reader, program: Any, equation: Any, inputs: list[Node], shapes: list[tuple]
+    reader: _Reader, program: Any, equation: Any, inputs: list[Node], shapes: list[tuple]
 ) -> list[Node]:
     """An operation whose derivative has a rule of its own: whole, if it goes by elements."""
     inner = _inner(equation)

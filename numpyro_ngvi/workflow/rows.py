@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from ngvi.estimators.additive_terms import AdditiveTerms, Term, evaluate
+from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
 from ngvi.estimators.nodes import TermMoments, pairs
 from ngvi.latents.layout import Plate
 from ngvi.workflow.predictors import joined
@@ -26,9 +27,10 @@ from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled
 from numpyro_ngvi.tracing.partly_observed import is_masked, mask_of
 from numpyro_ngvi.tracing.per_example import site_log_probs
+from numpyro_ngvi.tracing.traced import Operations, Traced
 from numpyro_ngvi.workflow.runs import has_data, unscaled
 
-#: Draws of a pass, and of what has a Jacobian each.
+#: Draws of a pass, and of what has a Jacobian each; fewer of more numbers.
 VALUES_AT_ONCE, JACOBIANS_AT_ONCE = 128, 16
 #: Numbers of terms that a program works on at once.
 NUMBERS_AT_ONCE = 2**18
@@ -43,6 +45,7 @@ class ModelRows:
     :param guide: its guide, with these parameters.
     :param params: all of them.
     :param here: the Gaussians by the guide's sites.
+    :param is_mapped: whether latents are no affine functions of the Gaussians' coordinates.
     """
 
     def __init__(
@@ -53,134 +56,102 @@ class ModelRows:
         kwargs: dict[str, Any],
         params: dict[str, Any],
         here: dict[str, Family],
+        is_mapped: bool = False,
     ) -> None:
-        self._params, self._here = params, here
+        self._params, self._here, self._is_mapped = params, here, is_mapped
         self._arguments, self._dims = Arguments(args, kwargs), [q.dim for q in here.values()]
         self._dtype = next(iter(here.values())).loc.dtype
-        self.eps, found = float(jnp.finfo(self._dtype).eps), {}
+        self.eps = float(jnp.finfo(self._dtype).eps)
         self._density = LogDensity(model, guide, args, kwargs, random.key(0))
         self.is_enumerated = self._density.is_enumerated
-
-        def run(means: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            log_probs, trace, _ = self._run(means, self._arguments.arrays)
-            for name, log_prob in log_probs.items():
-                site = trace[name]
-                is_even = site["scale"] is None and not is_masked(site["fn"])
-                found[name] = site, np.shape(log_prob), is_even
-            return log_probs
-
+        facts: dict[str, _Facts] = {}
         if not self.is_enumerated:
-            jax.eval_shape(run, {site: family.mean for site, family in here.items()})
-        rows = {k: one for k, one in found.items() if has_data(one[0])}
-        self.sites = tuple(_row_site(name, *one[:2]) for name, one in rows.items())
-        self.factors = tuple(
-            k for k, (site, *_) in found.items() if site["is_observed"] and k not in rows
-        )
+            # The model's handlers run once, and all programs are made of what they were traced to.
+            like = jax.ShapeDtypeStruct((sum(self._dims),), self._dtype)
+            traced = Traced(partial(self._parts, facts))
+            operations, self._held = self._arguments.call(traced.at, like)
+            self._programs = _Programs(operations)
+        rows = {name: fact for name, fact in facts.items() if fact.is_row}
+        self.sites = tuple(fact.site for fact in rows.values())
+        self.factors = tuple(k for k, fact in facts.items() if fact.is_observed and k not in rows)
         count = sum(site.size for site in self.sites)
         self.weights, self.is_masked = np.ones(count), np.zeros(count, bool)
-        if not all(is_even for *_, is_even in rows.values()):
-            counted = self._arguments.call(compiled(self._counted, runs_once=True))
-            self.weights, self.is_masked = np.asarray(counted[0], float), ~np.asarray(counted[1])
-        self._values = compiled(self._some_values, runs_few=True)
-        self._slopes = compiled(self._some_slopes, runs_few=True)
-        self._sums = compiled(self._some_sums, runs_few=True)
+        if not all(fact.is_even for fact in rows.values()):
+            mean = np.concatenate([np.asarray(q.mean) for q in here.values()])
+            scales, masks = self._program("counted", runs_once=True)(mean)
+            self.weights, self.is_masked = np.asarray(scales, float), ~np.asarray(masks)
+        self._values, self._slopes, self._sums = map(self._program, ("values", "slopes", "sums"))
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
-        some = blocks(theta.astype(self._dtype), min(VALUES_AT_ONCE, len(theta)))
-        found = [self._arguments.call(self._values, part) for part in some]
+        found = [self._values(part) for part in blocks(theta.astype(self._dtype), self._at_once)]
         return np.concatenate([np.asarray(part, float) for part in found])[: len(theta)]
 
     def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         some = blocks(theta.astype(self._dtype), min(JACOBIANS_AT_ONCE, len(theta)))
-        return _joined([self._arguments.call(self._slopes, part) for part in some], len(theta))
+        return _joined([self._slopes(part) for part in some], len(theta))
 
     def weighted(
         self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        size = min(VALUES_AT_ONCE, len(theta))
-        parts = (blocks(array.astype(self._dtype), size) for array in (theta, weights))
+        arrays = theta.astype(self._dtype), weights.astype(self._dtype)
+        parts = (blocks(array, self._at_once) for array in arrays)
         times = self._dtype.type(prior)
-        found = [
-            self._arguments.call(self._sums, *some, times) for some in zip(*parts, strict=True)
-        ]
+        found = [self._sums(*some, times) for some in zip(*parts, strict=True)]
         return _joined(found, len(theta))
 
-    def _some_values(self, theta: jax.Array, arrays: list) -> jax.Array:
-        return jax.vmap(lambda one: self._flat(one, arrays))(theta)
+    @property
+    def _at_once(self) -> int:
+        """One number, so that one program does for any number of draws."""
+        return min(VALUES_AT_ONCE, max(1, NUMBERS_AT_ONCE // max(1, len(self.weights))))
 
-    def _some_slopes(self, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
-        def forward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
-            value, push = jax.linearize(lambda at: self._flat(at, arrays), one)
-            return value, jax.vmap(push, out_axes=1)(jnp.eye(len(one), dtype=one.dtype))
+    def _program(self, name: str, runs_once: bool = False) -> Callable[..., Any]:
+        of = self._programs if self._programs.parts.is_known else None
+        function = getattr(self._programs, name)
+        run = compiled(function, of=of, runs_once=runs_once, runs_few=True)
+        return lambda *arrays: run(self._held, *arrays, self._arguments.arrays)
 
-        def backward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
-            value, back = jax.vjp(lambda at: self._flat(at, arrays), one)
-            return value, jax.vmap(back)(jnp.eye(len(value), dtype=value.dtype))[0]
+    def _parts(self, facts: dict[str, _Facts], theta: jax.Array, arrays: list) -> tuple:
+        """The elements by site, the rest of the log density, how many times each element counts, by
+        site, and where masks let it count.
 
-        if theta.shape[1] > len(self.weights):
-            return jax.lax.map(backward, theta)
-        try:
-            return jax.lax.map(forward, theta)
-        except TypeError:  # an operation whose rule is for the way back
-            return jax.lax.map(backward, theta)
-
-    def _some_sums(
-        self, theta: jax.Array, weights: jax.Array, prior: jax.Array, arrays: list
-    ) -> tuple[jax.Array, jax.Array]:
-        def value(one: jax.Array, weights: jax.Array) -> jax.Array:
-            parts, rest = self._parts(one, arrays)
-            values = jnp.concatenate([part.reshape(-1) for part in parts])
-            # What does not count may be infinite.
-            return jnp.where(weights != 0, values, 0.0) @ weights + prior * rest
-
-        return jax.vmap(jax.value_and_grad(value))(theta, weights)
-
-    def _flat(self, theta: jax.Array, arrays: list) -> jax.Array:
-        parts, _ = self._parts(theta, arrays)
-        return jnp.concatenate([part.reshape(-1) for part in parts])
-
-    def _parts(self, theta: jax.Array, arrays: list) -> tuple[list[jax.Array], jax.Array]:
-        """The elements by site, and the rest of the log density."""
+        :param facts: of the sites, which are written here.
+        """
         vectors = jnp.split(theta, np.cumsum(self._dims)[:-1])
-        log_probs, trace, of_guide = self._run(dict(zip(self._here, vectors, strict=True)), arrays)
-        names = [site.name for site in self.sites]
-        others = [jnp.sum(value) for name, value in log_probs.items() if name not in names]
-        parts = [unscaled(trace[name], log_probs[name]) for name in names]
-        return parts, sum(others, start=jnp.zeros((), self._dtype)) - of_guide
-
-    def _counted(self, arrays: list) -> tuple[jax.Array, jax.Array]:
-        """How many times each counts, and where masks let it count."""
-        _, trace, _ = self._run({k: family.mean for k, family in self._here.items()}, arrays)
-        scales = [trace[site.name]["scale"] for site in self.sites]
-        masks = [mask_of(trace[site.name]["fn"]) for site in self.sites]
-
-        def flat(values: list) -> jax.Array:
-            pairs = zip(values, self.sites, strict=True)
-            parts = [jnp.broadcast_to(value, site.shape).reshape(-1) for value, site in pairs]
-            return jnp.concatenate(parts)
-
-        return flat([1.0 if scale is None else scale for scale in scales]), flat(masks)
-
-    def _run(self, latents: dict[str, jax.Array], arrays: list) -> tuple:
-        density = copy.copy(self._density)
+        density, latents = copy.copy(self._density), dict(zip(self._here, vectors, strict=True))
         density.args, density.kwargs = self._arguments.rebuilt(arrays)
-        return site_log_probs(density, latents, self._params, random.key(0))
+        log_probs, trace, of_guide = site_log_probs(density, latents, self._params, random.key(0))
+        facts.clear()
+        facts.update((name, _Facts.of(name, trace[name], log_probs[name])) for name in log_probs)
+        parts, scales, masks, rest = [], [], [], jnp.zeros((), self._dtype)
+        for name, log_prob in log_probs.items():
+            site = trace[name]
+            if not facts[name].is_row:
+                rest = rest + jnp.sum(log_prob)
+                continue
+            scale = 1.0 if site["scale"] is None else site["scale"]
+            parts.append(unscaled(site, log_prob))
+            scales.append(jnp.broadcast_to(scale, jnp.shape(log_prob)))
+            masks.append(jnp.broadcast_to(mask_of(site["fn"]), jnp.shape(log_prob)))
+        return parts, rest - of_guide, scales, masks
 
     # -- predictors -------------------------------------------------------------------
 
     def predictors(self) -> tuple[Predictors, WeightedTerms | None] | None:
+        if self._is_mapped:
+            return None
         try:
             with jax.default_matmul_precision("highest"):
                 return self._predictors()
-        except Exception:  # noqa: BLE001  a model may do what this cannot follow
-            return None
+        except (NotAdditiveError, NotImplementedError, TypeError):
+            return None  # it has none, or operations without a rule for the way forward
 
     def _predictors(self) -> tuple[Predictors, WeightedTerms | None]:
         # Unlike a run of torch, a program of JAX has every way through the model: no check_same.
         families = list(self._here.values())
 
         def of_vectors(*vectors: jax.Array) -> list[jax.Array]:
-            parts, rest = self._parts(jnp.concatenate(vectors), self._arguments.arrays)
+            theta = jnp.concatenate(vectors)
+            parts, rest, *_ = self._programs.parts(self._held, theta, self._arguments.arrays)
             return [*parts, rest]
 
         latents, terms, rest = elementwise_terms_of(of_vectors, [q.mean for q in families])
@@ -230,8 +201,9 @@ class _Terms:
         )
         numbers = sum(math.prod(term.node.shape) for term in terms)
         few = len(first_nodes(max(len(term.predictors) for term in terms)))
-        fits = max(1, NUMBERS_AT_ONCE // max(1, numbers))
-        #: Rows of a call, so that two programs do for any number of them.
+        self._numbers = max(1, numbers)
+        fits = max(1, NUMBERS_AT_ONCE // self._numbers)
+        #: Rows of a call, so that one program does for few numbers, and another one for many.
         self._sizes = min(few, fits), min(MANY_TIMES * few, fits)
 
     @property
@@ -249,7 +221,7 @@ class _Terms:
     def _in_blocks(self, programs: tuple, at: list[np.ndarray]) -> list[np.ndarray]:
         shape = np.broadcast_shapes(*(one.shape for one in at))
         rows = [np.broadcast_to(one, shape).astype(self._dtype) for one in at]
-        are_many = shape[0] > self._sizes[0] * MANY_TIMES // 2
+        are_many = shape[0] * self._numbers > NUMBERS_AT_ONCE
         size, program = self._sizes[are_many], programs[are_many]
         some = zip(*(blocks(one, size) for one in rows), strict=True)
         parts = zip(*(program(list(part)) for part in some), strict=True)
@@ -290,10 +262,79 @@ class _Terms:
         return jax.vmap(of_one)(at)
 
 
-def _row_site(name: str, site: dict[str, Any], shape: tuple[int, ...]) -> RowSite:
-    frames = site["cond_indep_stack"]
-    plates = (Plate(frame.name, int(frame.size), len(shape) + frame.dim) for frame in frames)
-    return RowSite(name, shape, tuple(plates))
+class _Facts(NamedTuple):
+    """What a site is, whatever its values."""
+
+    site: RowSite
+    is_observed: bool
+    is_row: bool
+    is_even: bool  #: whether each element counts once
+
+    @classmethod
+    def of(cls, name: str, site: dict[str, Any], log_prob: jax.Array) -> _Facts:
+        shape, frames = jnp.shape(log_prob), site["cond_indep_stack"]
+        plates = (Plate(frame.name, int(frame.size), len(shape) + frame.dim) for frame in frames)
+        is_even = site["scale"] is None and not is_masked(site["fn"])
+        row_site = RowSite(name, shape, tuple(plates))
+        return cls(row_site, site["is_observed"], has_data(site), is_even)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Programs:
+    """Of the elements at one latent vector or many; each is given the arrays that they hold.
+
+    :param parts: see :meth:`ModelRows._parts`.
+    """
+
+    parts: Operations
+
+    def values(self, held: list, theta: jax.Array, arrays: list) -> jax.Array:
+        """Of vectors ``(K, d)``, shape ``(K, M)``."""
+        return jax.vmap(lambda one: self._flat(held, one, arrays))(theta)
+
+    def slopes(self, held: list, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
+        """The same, and their gradients, shape ``(K, M, d)``."""
+
+        def forward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
+            value, push = jax.linearize(lambda at: self._flat(held, at, arrays), one)
+            return value, jax.vmap(push, out_axes=1)(jnp.eye(len(one), dtype=one.dtype))
+
+        def backward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
+            value, back = jax.vjp(lambda at: self._flat(held, at, arrays), one)
+            return value, jax.vmap(back)(jnp.eye(len(value), dtype=value.dtype))[0]
+
+        count = jax.eval_shape(lambda one: self._flat(held, one, arrays), theta[0]).size
+        if theta.shape[1] > count:
+            return jax.lax.map(backward, theta)
+        try:
+            return jax.lax.map(forward, theta)
+        except TypeError:  # an operation whose rule is for the way back
+            return jax.lax.map(backward, theta)
+
+    def sums(
+        self, held: list, theta: jax.Array, weights: jax.Array, prior: jax.Array, arrays: list
+    ) -> tuple[jax.Array, jax.Array]:
+        """The log density with so many times each element, and its gradient."""
+
+        def value(one: jax.Array, weights: jax.Array) -> jax.Array:
+            parts, rest, *_ = self.parts(held, one, arrays)
+            values = _in_a_row(parts)
+            # What does not count may be infinite.
+            return jnp.where(weights != 0, values, 0.0) @ weights + prior * rest
+
+        return jax.vmap(jax.value_and_grad(value))(theta, weights)
+
+    def counted(self, held: list, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
+        """How many times each element counts, and where masks let it count."""
+        _, _, scales, masks = self.parts(held, theta, arrays)
+        return _in_a_row(scales), _in_a_row(masks)
+
+    def _flat(self, held: list, theta: jax.Array, arrays: list) -> jax.Array:
+        return _in_a_row(self.parts(held, theta, arrays)[0])
+
+
+def _in_a_row(parts: list[jax.Array]) -> jax.Array:
+    return jnp.concatenate([part.reshape(-1) for part in parts])
 
 
 def _joined(found: list[tuple], count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -253,7 +253,8 @@ class FitResult(WorkflowResult):
     def _rows(self, problem: Any, state: State) -> ModelRows:
         objective, space = problem.objective, problem.space
         density, here = objective.density, space.by_site(state)
-        return ModelRows(density, here, space.split, objective.draws_per_pass)
+        is_mapped = isinstance(self.guide, ReparametrizedGaussianGuide)
+        return ModelRows(density, here, space.split, objective.draws_per_pass, is_mapped)
 
     def _moved_to(self, problem: Any, state: State, step: OneStep) -> FitResult:
         new, (family,) = self._with_fields(), state.families

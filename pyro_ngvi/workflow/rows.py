@@ -11,7 +11,7 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from ngvi.estimators.additive_terms import AdditiveTerms, Term, evaluate
+from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
 from ngvi.estimators.nodes import TermMoments, pairs
 from ngvi.latents.layout import Plate
 from ngvi.workflow.predictors import check_same, joined
@@ -36,6 +36,7 @@ class ModelRows:
     :param here: the Gaussians by the guide's sites.
     :param split: latent vectors ``(K, d)`` by these sites.
     :param at_once: draws that share a run.
+    :param is_mapped: whether latents are no affine functions of the Gaussians' coordinates.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class ModelRows:
         here: dict[str, Family],
         split: Callable[[np.ndarray], dict[str, Tensor]],
         at_once: int,
+        is_mapped: bool = False,
     ) -> None:
+        self._is_mapped = is_mapped
         self._density, self._here, self._split, self._at_once = density, here, split, at_once
         facts, dtype = density.facts, next(iter(here.values())).loc.dtype
         self.eps = float(torch.finfo(dtype).eps)
@@ -129,10 +132,12 @@ class ModelRows:
 
     @torch.no_grad()
     def predictors(self) -> tuple[Predictors, WeightedTerms | None] | None:
+        if self._is_mapped:
+            return None
         try:
             return self._predictors()
-        except Exception:  # noqa: BLE001  a model may do what this cannot follow
-            return None
+        except (NotAdditiveError, RuntimeError, ValueError):
+            return None  # it has none, or operations that torch can neither record nor batch
 
     def _predictors(self) -> tuple[Predictors, WeightedTerms | None]:
         families = list(self._here.values())

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from ngvi.estimators.nodes import TermMoments
 from ngvi.latents.layout import Site
-from ngvi.workflow.climb import climb
+from ngvi.workflow.climb import climb, polished
 from ngvi.workflow.elpd import note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import influence
@@ -109,6 +109,18 @@ def test_points_and_quadrature_agree_on_sites():
     ones = np.ones(len(y))
     left, right = by_points.total(ones), by_nodes.total(ones)
     np.testing.assert_allclose(left.curvature, right.curvature, rtol=0.05, atol=0.1)
+
+
+@pytest.mark.parametrize("by_points", [False, True])
+def test_one_optimum_is_found_from_wherever_a_fit_has_ended(by_points):
+    X, y = logistic_data()
+    of = target(LogisticRows(X, y, by_points))
+    q, found = fitted(target(LogisticRows(X, y))), []
+    for shift in (0.02, -0.03):
+        near = DenseGaussian(q.mean + shift * q.stddev, (1 + shift) * q.factor)
+        found.append(polished(of, near))
+    np.testing.assert_allclose(found[0].mean, found[1].mean, atol=1e-7)
+    np.testing.assert_allclose(found[0].factor, found[1].factor, atol=1e-7)
 
 
 def test_rows_of_points_are_left_out_by_importance_sampling():

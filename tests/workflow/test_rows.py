@@ -168,6 +168,80 @@ def test_groups_are_left_out_by_the_name_of_their_plate(ppl):
     assert set(shifts) == {"centre", "effect"}
 
 
+def crossed(ppl, shape=(4, 3), noise=0.7):
+    y = np.random.default_rng(0).normal(size=shape)
+
+    def model(y):
+        dist = ppl.dist
+        people, days = ppl.plate("people", shape[1], dim=-1), ppl.plate("days", shape[0], dim=-2)
+        centre = ppl.sample("centre", dist.Normal(ppl.array(0.0), 2.0))
+        with people:
+            of_person = ppl.sample("of_person", dist.Normal(ppl.array(0.0), 1.0))
+        with days:
+            of_day = ppl.sample("of_day", dist.Normal(ppl.array(0.0), 1.0))
+        with people, days:
+            ppl.sample("y", dist.Normal(centre + of_person + of_day, noise), obs=y)
+
+    day, person = np.indices(shape).reshape(2, -1)
+    design = np.concatenate([np.ones((y.size, 1)), np.eye(shape[1])[person]], 1)
+    design = np.concatenate([design, np.eye(shape[0])[day]], 1)
+    prior = np.diag([4.0, *np.ones(sum(shape))])
+
+    def posterior(kept):
+        precision = np.linalg.inv(prior) + design[kept].T @ design[kept] / noise**2
+        mean = np.linalg.solve(precision, design[kept].T @ y.ravel()[kept]) / noise**2
+        return mean, np.linalg.cholesky(np.linalg.inv(precision))
+
+    marginal = design @ prior @ design.T + noise**2 * np.eye(y.size)
+    fitted = result(ppl, model, (ppl.array(y),), at=posterior(np.full(y.size, True)))
+    return fitted, y.ravel(), marginal, posterior, day
+
+
+@SLOW_IN_NUMPYRO
+def test_rows_of_crossed_plates_are_numbered_as_the_data(ppl):
+    fitted, y, marginal, posterior, day = crossed(ppl)
+    everything = multivariate_normal(cov=marginal).logpdf(y)
+
+    def exact(label):
+        kept = [label != one for one in np.unique(label)]
+        parts = (multivariate_normal(cov=marginal[np.ix_(k, k)]).logpdf(y[k]) for k in kept)
+        return [everything - part for part in parts]
+
+    for found, label in ((fitted.loo(), np.arange(len(y))), (fitted.loo("days"), day)):
+        pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+        np.testing.assert_allclose(pointwise.values.ravel(), exact(label), atol=1e-8)
+    fewer = fitted.without([5])
+    mean, _ = posterior(np.arange(len(y)) != 5)
+    np.testing.assert_allclose(ppl.numpy(fewer.posterior.mean), mean, atol=1e-8)
+
+
+@SLOW_IN_NUMPYRO
+def test_observed_sites_of_one_plate_are_left_out_together(ppl):
+    y, z = np.random.default_rng(1).normal(size=(2, 5))
+
+    def model(y, z):
+        dist, zero = ppl.dist, ppl.array(0.0)
+        a, b = (ppl.sample(name, dist.Normal(zero, 2.0)) for name in "ab")
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", dist.Normal(a, 1.0), obs=y)
+            ppl.sample("z", dist.Normal(a + b, 0.5), obs=z)
+
+    design = np.concatenate([np.tile([1.0, 0.0], (5, 1)), np.tile([1.0, 1.0], (5, 1))])
+    noise, both = np.diag(np.r_[np.ones(5), np.full(5, 0.25)]), np.r_[y, z]
+    marginal = 4.0 * design @ design.T + noise
+    precision = np.eye(2) / 4.0 + design.T @ np.linalg.solve(noise, design)
+    mean = np.linalg.solve(precision, design.T @ np.linalg.solve(noise, both))
+    at = mean, np.linalg.cholesky(np.linalg.inv(precision))
+    found = result(ppl, model, (ppl.array(y), ppl.array(z)), at=at).loo()
+    everything = multivariate_normal(cov=marginal).logpdf(both)
+    kept = [np.tile(np.arange(5), 2) != row for row in range(5)]
+    exact = [
+        everything - multivariate_normal(cov=marginal[np.ix_(k, k)]).logpdf(both[k]) for k in kept
+    ]
+    pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+    np.testing.assert_allclose(pointwise.values, exact, atol=1e-8)
+
+
 def test_both_packages_have_the_same_numbers():
     X, y = models.logistic_data()
     rng = np.random.default_rng(0)
@@ -262,6 +336,24 @@ def test_missing_data_are_counted(ppl):
     fitted.args = X, ppl.array(y)
     with pytest.raises(ValueError, match=words):
         fitted.loo()
+
+
+def test_missing_data_under_a_mask_are_told_or_do_not_count(ppl):
+    def model(y, seen):
+        m = ppl.sample("m", ppl.dist.Normal(ppl.array(0.0), 2.0))
+        with ppl.plate("rows", len(y)), ppl.handlers.mask(mask=seen):
+            ppl.sample("y", ppl.dist.Normal(m, 1.0), obs=y)
+
+    y, seen = np.array([0.3, np.nan, -0.4, 1.2]), ppl.array([1, 0, 1, 1], "bool")
+    at = np.array([1.1 / 3.25]), np.array([[3.25**-0.5]])
+    fitted = result(ppl, model, (ppl.array(np.nan_to_num(y)), seen), at=at)
+    wanted = fitted.influence().divergence
+    fitted.args = ppl.array(y), seen
+    if ppl.is_numpyro:  # whose masks hide derivatives as well
+        np.testing.assert_allclose(fitted.influence().divergence, wanted, atol=1e-8)
+        return
+    with pytest.raises(ValueError, match=r"1 of 4 log likelihoods of 'y' are NaN.*first at 1"):
+        fitted.influence()
 
 
 def test_minibatches_are_no_rows(ppl):
