@@ -74,6 +74,9 @@ class EstimatorOptions:
     num_compared: int = 3
     #: Up to this part, or so many nats, they are the same: rounding is less.
     same_value: float = 1e-2
+    #: How far an affine function is followed along a direction, in units of it: what it is at the
+    #: start is rounded to so much less than its change.
+    far: float = 2.0**30
 
     # -- kinks of a term
     #: They are looked for within so many standard deviations, ...

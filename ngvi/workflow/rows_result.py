@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -31,9 +31,17 @@ from ngvi.workflow.target import Target, depends
 from ngvi.workflow.units import Units, check_rows, make_units
 
 
+def mean_and_factor(family: Any) -> tuple[Any, Any]:
+    """Of a family, as its arrays; see :class:`DenseGaussian`."""
+    return family.mean, family.centred().sample(family.ops.eye(family.dim, family.loc))
+
+
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class RowsResult(Result):
     """The part of a result that knows rows."""
+
+    #: In NumPyro one program.
+    _mean_and_factor: ClassVar[Callable] = staticmethod(mean_and_factor)
 
     def _rows(self, problem: Problem, state: Any) -> Any:
         """The observations' log likelihoods, :class:`~ngvi.workflow.rows.ObservedRows`."""
@@ -291,17 +299,10 @@ class RowsResult(Result):
 
     def _dense(self) -> DenseGaussian:
         """The posterior in double precision."""
-        mean, columns = (to_numpy(array).astype(float) for array in self._mean_and_factor())
+        mean, columns = (
+            to_numpy(array).astype(float) for array in self._mean_and_factor(self.family)
+        )
         return DenseGaussian(mean, columns.T)
-
-    def _mean_and_factor(self) -> tuple[Any, Any]:
-        """The mean ``(d,)``, and the columns of ``C`` as rows ``(d, d)``."""
-        return mean_and_factor(self.family)
-
-
-def mean_and_factor(family: Any) -> tuple[Any, Any]:
-    """Of a family, as its arrays; see :class:`DenseGaussian`."""
-    return family.mean, family.centred().sample(family.ops.eye(family.dim, family.loc))
 
 
 @contextlib.contextmanager

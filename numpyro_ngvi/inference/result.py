@@ -78,6 +78,7 @@ class FitResult(WorkflowResult):
     """
 
     library: ClassVar[str] = "numpyro_ngvi"
+    _mean_and_factor: ClassVar[Callable] = staticmethod(compiled(mean_and_factor, runs_once=True))
     _families, _guides = REGISTRY.families, (NaturalGaussianGuide, ReparametrizedGaussianGuide)
 
     #: The JAX random key for diagnostics, and for draws without a key of their own.
@@ -258,9 +259,6 @@ class FitResult(WorkflowResult):
         run = self.model, self.guide, self.args, self.kwargs
         is_mapped = isinstance(self.guide, ReparametrizedGaussianGuide)
         return ModelRows(*run, state, posteriors(state), is_mapped)
-
-    def _mean_and_factor(self) -> tuple[Any, Any]:
-        return compiled(mean_and_factor, runs_once=True)(self.family)
 
     def _out_of_bounds(self) -> str:
         return out_of_bounds(self.model, self.args, self.kwargs)

@@ -71,6 +71,8 @@ class ModelRows:
             traced = Traced(partial(self._parts, facts))
             operations, self._held = self._arguments.call(traced.at, like)
             self._programs = _Programs(operations)
+            programs = map(self._program, ("values", "slopes", "sums"))
+            self._values, self._slopes, self._sums = programs
         rows = {name: fact for name, fact in facts.items() if fact.is_row}
         self.sites = tuple(fact.site for fact in rows.values())
         self.factors = tuple(k for k, fact in facts.items() if fact.is_observed and k not in rows)
@@ -80,7 +82,6 @@ class ModelRows:
             mean = np.concatenate([np.asarray(q.mean) for q in here.values()])
             scales, masks = self._program("counted", runs_once=True)(mean)
             self.weights, self.is_masked = np.asarray(scales, float), ~np.asarray(masks)
-        self._values, self._slopes, self._sums = map(self._program, ("values", "slopes", "sums"))
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
         found = [self._values(part) for part in blocks(theta.astype(self._dtype), self._at_once)]

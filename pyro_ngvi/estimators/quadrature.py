@@ -34,9 +34,6 @@ from pyro_ngvi.tracing.messengers import quiet
 
 #: Numbers of a term at all nodes that are computed together.
 NUMBERS_AT_ONCE = 2**18
-#: How far an affine function is followed along a direction, in units of it: what it is at the start
-#: is rounded to so much less than its change.
-FAR = 2.0**30
 
 
 @shared_doc(table.Quadrature)
@@ -130,9 +127,10 @@ class TorchCalculus:
         def push(rows: list[Tensor]) -> list[Tensor]:
             # Torch's way forward compiles decompositions first, for a third of a second. What is
             # affine has the slope of any two points; far apart its size there does not count.
-            far = [vector + FAR * row for vector, row in zip(at, rows, strict=True)]
-            changed = zip(torch.func.vmap(whole)(*far), values, strict=True)
-            slopes = (torch.where(here.isfinite(), (to - here) / FAR, 0.0) for to, here in changed)
+            far = DEFAULTS.far
+            there = [vector + far * row for vector, row in zip(at, rows, strict=True)]
+            changed = zip(torch.func.vmap(whole)(*there), values, strict=True)
+            slopes = (torch.where(here.isfinite(), (to - here) / far, 0.0) for to, here in changed)
             return [slope.movedim(0, -1) for slope in slopes]
 
         def pull(changes: list[Tensor]) -> list[Tensor]:
