@@ -256,9 +256,8 @@ class FitResult(WorkflowResult):
         return {name: np.asarray(value) for name, value in found.items() if name in names}
 
     def _rows(self, problem: Any, state: State) -> ModelRows:
-        run = self.model, self.guide, self.args, self.kwargs
-        is_mapped = isinstance(self.guide, ReparametrizedGaussianGuide)
-        return ModelRows(*run, state, posteriors(state), is_mapped)
+        own = state, posteriors(state), isinstance(self.guide, ReparametrizedGaussianGuide)
+        return ModelRows(self.model, self.guide, self.args, self.kwargs, *own)
 
     def _out_of_bounds(self) -> str:
         return out_of_bounds(self.model, self.args, self.kwargs)
