@@ -18,7 +18,7 @@ class LowRankSteps(LowRankCurvature, ForRules):
         return self._moved(direction, step_size, step_size, step_size * direction.diagonal)
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> LowRankPath:
-        path = super().along(direction, of_mean)
+        path: Any = super().along(direction, of_mean)
         return LowRankPath(path.start, path.advance, direction, of_mean)
 
     def with_precision(

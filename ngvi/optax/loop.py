@@ -76,7 +76,7 @@ class Loop(NamedTuple):
     hess_init: Any  #: a pytree; None for the equations' number
     axis_name: Any
 
-    def init(self, params: Any) -> IvonState:
+    def init(self, params: Any) -> IvonState | SlangState:
         if any(leaf.dtype in (jnp.float16, jnp.bfloat16) for leaf in jax.tree.leaves(params)):
             warn(
                 "Half-precision weights round small steps and samples away: keep the weights in "

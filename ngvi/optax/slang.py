@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -113,21 +113,27 @@ class _LowRank(LowRank):
 
 
 class _Precision(LowRankPrecision):
-    ops, xp, _low_rank = _LowRank.ops, jnp, _LowRank
+    ops: ClassVar[Any] = _LowRank.ops
+    xp: ClassVar[Any] = jnp
+    _low_rank: ClassVar[Any] = _LowRank
 
 
 class SlangLoop(Loop):
     """The functions of SLANG, which sees all weights together."""
 
+    equations: SlangEquations
+
     def init(self, params: Any) -> SlangState:
         begun, rank = super().init(params), self.equations.rank
         self.equations.check_size(sum(leaf.size for leaf in jax.tree.leaves(begun.hess)))
         factor = jax.tree.map(lambda h: jnp.zeros((rank, *h.shape), h.dtype), begun.hess)
-        return SlangState(*begun, factor)
+        own = begun.count, begun.num_skipped, begun.momentum, begun.hess
+        return SlangState(*own, factor)
 
     def sample(self, key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
         draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
         own = own_state(state)
+        tree: Any
         hess, tree = jax.tree.flatten(aligned(own.hess, params), is_leaf=is_masked)
         factor = jax.tree.leaves(aligned(own.factor, params))
         parts, kept = tree.flatten_up_to(params), [one for one in hess if not is_masked(one)]
@@ -140,7 +146,7 @@ class SlangLoop(Loop):
                 return (means + next(deviations)).astype(means.dtype)
             return jax.tree.map(lambda x: jnp.broadcast_to(x, (*draws, *jnp.shape(x))), means)
 
-        return tree.unflatten([of_part(*pair) for pair in zip(hess, parts, strict=True)])
+        return jax.tree.unflatten(tree, [of_part(*pair) for pair in zip(hess, parts, strict=True)])
 
     def moved(
         self, gradients: Any, state: Any, params: Any, sample: Any, alpha: Any
@@ -148,14 +154,14 @@ class SlangLoop(Loop):
         """The updates of the mean, and the state after a step."""
         rule, count = self.equations, state.count + 1
         means, tree = jax.tree.flatten(params)
-        hess = [jax.tree.leaves(part) for part in (state.hess, state.momentum, state.factor)]
-        hess, momentum, factor = hess
-        rows = []
+        parts = (jax.tree.leaves(part) for part in (state.hess, state.momentum, state.factor))
+        hess, velocities, factor = parts
+        examples = []
         given = zip(jax.tree.leaves(gradients), jax.tree.leaves(sample), means, strict=True)
         for gradient, at, mean in given:
             check_examples(rule, gradient, at, mean)
-            rows.append(gradient.reshape(-1, mean.size))
-        rows = jnp.concatenate(rows, 1).astype(hess[0].dtype)
+            examples.append(gradient.reshape(-1, mean.size))
+        rows = jnp.concatenate(examples, 1).astype(hess[0].dtype)
         gradient, rows = rows.mean(0), rows / len(rows) ** 0.5
         if self.axis_name is not None:
             gradient = jax.lax.pmean(gradient, self.axis_name)
@@ -163,14 +169,14 @@ class SlangLoop(Loop):
             rows = jax.lax.all_gather(rows, self.axis_name, tiled=True) / workers**0.5
         old, mean = self._precision(_joined(hess), factor), _joined(means).astype(rows.dtype)
         new = rule.new_precision(old, rows, jnp.full_like(old.diagonal, rule.weight_decay))
-        momentum = rule.new_momentum(_joined(momentum), rule.slope(gradient, mean))
+        momentum = rule.new_momentum(_joined(velocities), rule.slope(gradient, mean))
         slope = rule.unbiased(momentum, mean, count.astype(rows.dtype))
         steps = rule.length(new.covariance_times(slope), alpha)
         updates = [x.astype(m.dtype) for x, m in zip(_split(steps, means), means, strict=True)]
-        changed = [tree.unflatten(_split(x, hess)) for x in (momentum, new.diagonal)]
-        changed[1] = jax.tree.map(lambda x: x - rule.weight_decay, changed[1])
-        factor = tree.unflatten(_split(new.factor.T, hess))
-        return tree.unflatten(updates), SlangState(count, state.num_skipped, *changed, factor)
+        new_hess = _split(new.diagonal - rule.weight_decay, hess)
+        changed = (_split(momentum, hess), new_hess, _split(new.factor.T, hess))
+        own = (jax.tree.unflatten(tree, leaves) for leaves in changed)
+        return jax.tree.unflatten(tree, updates), SlangState(count, state.num_skipped, *own)
 
     def _precision(self, hess: jax.Array, factor: list[jax.Array]) -> _Precision:
         """Divided by ``ess``."""

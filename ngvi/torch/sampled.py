@@ -298,7 +298,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         largest = largest * max(group["ess"] for group in self.param_groups)
         return largest < torch.finfo(largest.dtype).max ** self.equations.room  # of NaN it is false
 
-    def _equations_of(self, options: dict[str, Any]) -> IvonEquations:
+    def _equations_of(self, options: dict[str, Any]) -> Any:
         own = {name: options[name] for name in ("ess", *defaults_of(self.equations))}
         # Torch's schedulers end at zero, and a sample for a prediction is taken after that.
         lr = 1.0 if options["lr"] == 0 else options["lr"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -63,7 +63,9 @@ class _LowRank(LowRank):
 
 
 class _Precision(LowRankPrecision):
-    ops, xp, _low_rank = _LowRank.ops, torch, _LowRank
+    ops: ClassVar[Any] = _LowRank.ops
+    xp: ClassVar[Any] = torch
+    _low_rank: ClassVar[Any] = _LowRank
 
     @functools.cached_property
     def _matrix(self) -> LowRank:

@@ -329,7 +329,7 @@ def _check_finite(target: Target, q: DenseGaussian) -> None:
         values, rows = target.log_likelihood(q.mean[None])[0], target.rows
         if target.predictors is not None:  # whose slopes may be NaN where a mask hides the value
             at = target.predictors.at(q.mean[None])
-            values = values + 0.0 * sum(target.predictors.derivatives(at).first)[0]
+            values = values + 0.0 * np.sum(target.predictors.derivatives(at).first, axis=0)[0]
     # Of NaN in the data NumPyro makes minus infinity. What does not count may be that.
     is_refused = np.isnan(values) | (np.isneginf(values) & (rows.weights > 0))
     start = 0
