@@ -127,12 +127,19 @@ class MultiStart:
     # -- the way to an optimum --------------------------------------------------------
 
     def _reach_at_once(self, own: Start, has_choice: bool) -> bool:
-        """Follow the first starts; whether one comes to an optimum."""
-        runs, most = self.runs, self.options.multi_start.first_steps
+        """Follow the first starts, the best of them twice as far, and the highest mode; whether one
+        comes to an optimum.
+        """
+        runs, options, cost = self.runs, self.options.multi_start, self.problem.objective.cost
+        most, limit = options.first_steps, cost.total + options.exploration_floor
         for start in self._first_starts(own) if has_choice else [own]:
-            runs.waiting.append(runs.coarse(start, most))
-        is_coarse = any(run.is_coarse for run in runs.waiting)
-        return is_coarse and runs.finish(runs.take_best()).is_certified
+            runs.waiting.append(runs.coarse(start, most, limit - cost.total))
+        best = runs.take_best()
+        if not best.is_coarse and best.search.status is None:
+            runs.coarse(best, most, limit - cost.total)
+        if not best.is_coarse and (mode := next(self._other_starts(), None)) is not None:
+            best = runs.coarse(mode, most, limit - cost.total)
+        return best.is_coarse and runs.finish(best).is_certified
 
     def _reach(self, own: Start, has_choice: bool) -> None:
         """Follow starts until one comes to an optimum."""

@@ -391,7 +391,7 @@ class FitOptions:
     #: Locals by their modes come first, and alone where that fit is certified and may miss so many
     #: nats of the evidence; its search for others has this for its floor: each gradient takes
     #: several of the model.
-    mode_centred_miss: float = 1.0
+    mode_centred_miss: float = 2.0
     mode_centred_floor: int = 10_000
     #: A second fit with locals by their modes is tried where the first may miss so many tolerances
     #: of the evidence: no more can be gained.

@@ -105,11 +105,15 @@ class Runs:
             search.is_deterministic = self._is_deterministic
         return search
 
-    def coarse(self, start: Start, max_steps: float, max_cost: float = math.inf) -> Run:
-        """A run at the end of its first stage, or where its steps end."""
-        search = self.search(LocalSearch, start.state)
-        run = self.current = Run(start.name, search)
-        search.coarsen(max_cost, max_steps)
+    def coarse(self, start: Start | Run, max_steps: float, max_cost: float = math.inf) -> Run:
+        """A run at the end of its first stage, or where its steps end; a run goes on."""
+        if isinstance(start, Run):
+            run = start
+        else:
+            run = Run(start.name, self.search(LocalSearch, start.state))
+        assert isinstance(run.search, LocalSearch)
+        self.current, run.validation = run, None
+        run.search.coarsen(max_cost, max_steps)
         self.current = None
         return run
 
@@ -127,9 +131,7 @@ class Runs:
             return run
         behind = losses[-1] + self.best.validation.bound - self.options.multi_start.coarse_gap
         if behind < 2 * (losses[-most // 2] - losses[-1]):
-            self.current = run
-            search.coarsen(limit - cost.total, most)
-            self.current = None
+            self.coarse(run, most, limit - cost.total)
         return run
 
     def finish(self, run: Run, max_cost: float = math.inf) -> Optimum:
