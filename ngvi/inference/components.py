@@ -59,7 +59,7 @@ class Modes:
         self.options = search.options.mixture
         self.found: list[Component] = []
         self.num_points, self.is_over = 0, False
-        self._negligible: list[State] = []
+        self._negligible: list[Ascent] = []  # to modes that have hardly any mass
 
     def look(self) -> None:
         """Find them."""
@@ -93,12 +93,14 @@ class Modes:
     def _ascend(self, points: np.ndarray) -> None:
         """Ascend from points, a few at a time; of one mode as long as it is cheap."""
         problem, first, size = self.runs.problem, self.found[0], self.options.ascents_at_once
-        best, before = Optimum(first.state, first.validation), problem.objective.cost.total
-        limit = self.options.part_of_search * before
+        best, cost, spent = Optimum(first.state, first.validation), problem.objective.cost, 0.0
+        limit = max(self.options.part_of_search * cost.total, self.options.least_for_modes)
         for start in range(0, len(points), size):
-            some = points[start : start + size]
-            self._meet(ascents_beside(problem, best, some, self.runs.options.starts))
-            each = (problem.objective.cost.total - before) / (start + len(some))
+            some, before = points[start : start + size], cost.total
+            ends = ascents_beside(problem, best, some, self.runs.options.starts)
+            spent += cost.total - before
+            self._meet(ends)
+            each = spent / (start + len(some))
             if len(self.found) == 1 and each * (start + len(some) + size) > limit:
                 return
 
@@ -123,9 +125,13 @@ class Modes:
         for end in ends:
             if not math.isfinite(end.height):
                 continue
-            known = [one.state for one in self.found] + self._negligible
-            is_new = not any(self.runs.is_inside(state, end.mean) for state in known)
-            if is_new and end.is_mode and len(self.found) < self.most:
+            is_known = any(self.runs.is_inside(one.state, end.mean) for one in self.found)
+            if (
+                not is_known
+                and not self._is_of_one_height(end)
+                and end.is_mode
+                and len(self.found) < self.most
+            ):
                 self._at_mode(end)
 
     def _at_mode(self, end: Ascent) -> None:
@@ -143,9 +149,14 @@ class Modes:
             run.search.advance()
             runs.current, run.validation = None, runs.validated(run.search.state)
         if self._is_negligible(run.validation):
-            self._negligible.append(run.search.state)
+            self._negligible.append(end)
         else:
             self._add(run.search.state, run.validation)
+
+    def _is_of_one_height(self, end: Ascent) -> bool:
+        """Whether a mode may be one of those with hardly any mass, or its mirror image."""
+        same = self.runs.options.starts.same_height + end.rounding
+        return any(abs(one.height - end.height) <= same for one in self._negligible)
 
     def _add(self, state: State, validation: Validation) -> None:
         """A component, unless it is there already."""

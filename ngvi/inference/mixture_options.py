@@ -20,9 +20,11 @@ class MixtureOptions:
     #: A point may lead to another mode if its importance weight is above one by so many nats.
     surplus: float = 2.0
     #: Ascents to other modes at once; beside one mode they end before they take more gradients than
-    #: this part of those that led to it: a posterior of one mode is not to cost a third more.
+    #: this part of those that led to it: a posterior of one mode is not to cost a third more. But
+    #: small models can afford eight of forty gradients.
     ascents_at_once: int = 2
     part_of_search: float = 0.25
+    least_for_modes: int = 320
     #: A component stays that adds so many nats to the bound: about its weight, where it is apart.
     least_gain: float = 0.01
     #: Draws that tell a mixture's bound from a Gaussian's, at most.
