@@ -129,7 +129,7 @@ def alone(
     most = math.inf if reparametrize is True else request.options.mode_centred_miss
     try:
         outcome = search(second.problem, lambda optimum: missed(optimum) < most)
-    except Exception as error:
+    except Exception as error:  # the other fit goes on, and the second says it if it is asked for
         if _is_of_callback(error):
             raise
         return None
@@ -137,7 +137,9 @@ def alone(
         first.problem.objective.cost.share(second.problem.objective.cost)
     optimum, has_none = outcome.optimum, outcome.ending is Ending.NO_START
     is_good = outcome.converged and missed(optimum) < most
-    is_over = outcome.verdict == CERTIFIED or request.share == 0 or reparametrize is True
+    # Without a choice of starts others are not looked for, as little as without a share.
+    has_others = request.share > 0 and not request.deterministic and reparametrize is not True
+    is_over = outcome.verdict == CERTIFIED or not has_others
     if not (is_good and is_over) and (outcome.ending is None or has_none):
         return None
     return second, outcome

@@ -222,6 +222,15 @@ def test_what_cannot_be_fitted_by_modes_is_fitted_as_it_is_without_a_word():
 
 def test_an_optimum_is_enough_where_others_are_not_asked_for():
     assert first(ended(gap=0.5, explored=False), share=0.0)[0] is not None
+    for request in (REQUEST, dataclasses.replace(REQUEST, deterministic=True)):
+        kept = alone(
+            ready(sites=WITH_A_GLOBAL),
+            "auto",
+            ready,
+            lambda *_: ended(gap=0.5, explored=False),
+            request,
+        )
+        assert (kept is not None) is request.deterministic
 
 
 def test_parameters_of_the_models_own_go_on_from_the_first_fit():
