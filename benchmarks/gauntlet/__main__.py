@@ -21,7 +21,8 @@ as many gradients as `fit` took. `check` compares the densities of both PPLs.
 
 A third of the models are held out: a search that was tuned on the others is then tested on these.
 `--which every` takes them, and the rounds that were written later; `--which unseen` those of
-`benchmarks/unseen_models`, whose best bounds have a command of their own.
+`benchmarks/unseen_models`, whose best bounds have a command of their own, and `everyday` those that
+are there for `--by-default`: `fit(model, *data)` as users call it, with locals by their modes.
 
 Time: 15 minutes for the visible models in one PPL and precision. Data: none.
 """
@@ -62,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--out", type=Path, required=True)
     one.add_argument("--keep", type=Path, help="a folder for the Gaussians")
     one.add_argument("--time-limit", type=float, default=240, help="seconds of a fit")
+    one.add_argument("--by-default", action="store_true", help="fits as users call them")
     one.set_defaults(function=run)
 
     one = commands.add_parser("table", parents=[models], help="sum up files of `run`")

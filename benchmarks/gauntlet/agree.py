@@ -42,7 +42,8 @@ def disagreements(group: list[dict[str, Any]]) -> list[str]:
     found = []
     if len({row["verdict"] or row["converged"] for row in group}) > 1:
         found.append("verdicts")
-    ends = sorted((float(row["true_bound"]), float(row["true_error"])) for row in group)
+    known = "true" if all(row["true_bound"] for row in group) else "claimed"
+    ends = sorted((float(row[f"{known}_bound"]), float(row[f"{known}_error"])) for row in group)
     (low, one), (high, other) = ends[0], ends[-1]
     if not high - low <= SAME + 2 * (one + other):
         found.append("bounds")

@@ -86,8 +86,8 @@ later, latest, reread = (functools.partial(entry, later=number) for number in RO
 
 
 #: What ``--which`` takes: ``all`` are those of before the rounds, ``every`` has the rounds as well,
-#: ``unseen`` are those of ``benchmarks/unseen_models``, and in none of the others.
-WHICH = ("visible", "held_out", "all", *ROUNDS, "every", "unseen")
+#: ``unseen`` and ``everyday`` are in ``benchmarks/unseen_models``, and in none of the others.
+WHICH = ("visible", "held_out", "all", *ROUNDS, "every", "unseen", "everyday")
 
 
 def chosen(pattern: str = "*", which: str = "visible") -> list[Entry]:
@@ -100,8 +100,9 @@ def chosen(pattern: str = "*", which: str = "visible") -> list[Entry]:
         parts = [e for e in ENTRIES.values() if e.later == ROUNDS[which]]
     elif which == "every":
         parts = list(ENTRIES.values())
-    elif which == "unseen":
-        parts = list(importlib.import_module("benchmarks.unseen_models").UNSEEN.values())
+    elif which in ("unseen", "everyday"):
+        module = importlib.import_module("benchmarks.unseen_models")
+        parts = list(getattr(module, which.upper()).values())
     else:
         wanted = {"visible": (False,), "held_out": (True,), "all": (False, True)}[which]
         parts = [e for e in ENTRIES.values() if not e.later and e.held_out in wanted]
