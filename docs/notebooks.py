@@ -23,7 +23,7 @@ INSTALL = """\
 import importlib.util
 
 if not importlib.util.find_spec("ngvi"):
-    %pip install --quiet "{source}"\
+    %pip install --quiet "{source}"{besides}\
 """
 
 
@@ -60,7 +60,9 @@ def notebook(page: Path) -> str:
 
     text = re.sub(r"^```python no-run$", "```text", with_scripts(page), flags=re.MULTILINE)
     found: Any = jupytext.reads(text, fmt="md")
-    first = {"cell_type": "code", "source": INSTALL.format(source=source_of_package())}
+    besides = " flax" if "from flax import" in text else ""
+    install = INSTALL.format(source=source_of_package(), besides=besides)
+    first = {"cell_type": "code", "source": install}
     cells = []
     for number, cell in enumerate([first, *found.cells]):
         kept = {"cell_type": cell["cell_type"], "id": f"{page.stem[:40]}-{number}", "metadata": {}}

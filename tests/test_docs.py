@@ -225,13 +225,15 @@ def test_a_public_repository_brings_links_to_colab(monkeypatch):
 
 
 def test_stories_are_short_and_have_pages_and_pictures():
-    scripts = {p.stem for p in (ROOT / "examples" / "stories").glob("*.py")} - {"__init__"}
-    assert scripts == {path.stem for path in (DOCS / "stories").glob("*.md")}
-    for name in scripts:
-        code = (ROOT / "examples" / "stories" / f"{name}.py").read_text("utf-8")
+    pages = {path.stem: with_scripts(path) for path in (DOCS / "stories").glob("*.md")}
+    scripts = {p.stem: p.read_text("utf-8") for p in (ROOT / "examples" / "stories").glob("*.py")}
+    del scripts["__init__"]
+    for name, code in scripts.items():
         assert len(code.splitlines()) <= 60, name
-        assert code in with_scripts(DOCS / "stories" / f"{name}.md")
-        assert f"(stories/{name}.png)" in _read("gallery.md")
+        assert sum(code in text for text in pages.values()) == 1, name
+    for story, text in pages.items():
+        assert any(code in text for code in scripts.values()), story
+        assert f"(stories/{story}.png)" in _read("gallery.md")
 
 
 @pytest.mark.slow
