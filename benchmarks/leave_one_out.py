@@ -199,9 +199,11 @@ DATA = {
 
 def refit(result: Any, problem: Problem, unit: int, args: tuple) -> float:
     """The log predictive density of a row, or group, under the posterior without its data."""
-    with result._target(problem.plate, "loo") as (whole, q, units, _):
-        elements = units.elements(unit)
-    with result._with_fields(args=args)._target(None, "loo", any_units=True) as (target, *_):
+    with result._target(problem.plate, "loo") as (known, units):
+        whole, q, elements = known.target, known.q, units.elements(unit)
+    fewer = result._with_fields(args=args)
+    with fewer._running():
+        target = fewer._known_target("loo").target
         steps = climb(target, q, 500, LEFT)
     return density(whole, steps.q, elements)
 
@@ -221,7 +223,8 @@ def density(whole: Any, q: Any, elements: np.ndarray) -> float:
 
 def all_exact(result: Any, problem: Problem) -> np.ndarray:
     """The same of all rows, or groups, by weights of zero."""
-    with result._target(problem.plate, "loo") as (whole, q, units, _):
+    with result._target(problem.plate, "loo") as (known, units):
+        whole, q = known.target, known.q
         weights = np.repeat(whole.weights[None], units.count, 0)
         for unit, own in enumerate(weights):
             own[units.elements(unit)] = 0.0

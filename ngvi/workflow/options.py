@@ -36,6 +36,8 @@ class WorkflowOptions:
     max_dim: int = 2000
     #: Numbers of the Jacobians, or of all sites' curvatures: half a gigabyte.
     max_numbers: int = 2**26
+    #: Numbers of what is kept between two questions about rows: 32 megabytes of each result.
+    max_kept_numbers: int = 2**22
     #: Groups of orthogonal points for what no quadrature does: noise of odd degrees has halved.
     num_groups: int = 4
     #: ... and points at least, which of few latents are few a group.

@@ -19,15 +19,16 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.result import Result
 from ngvi.latents.layout import Site
 from ngvi.workflow.arviz import ArvizGroups
-from ngvi.workflow.climb import climb, polished
+from ngvi.workflow.climb import climb
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import Influence, influence
+from ngvi.workflow.kept import KnownTarget
 from ngvi.workflow.loo import leave_out
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.sites import Sites
 from ngvi.workflow.streaming import ChangedObjective, OneStep, account, fewer, next_change
-from ngvi.workflow.target import Target, depends
+from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units, check_rows, make_units
 
 
@@ -47,8 +48,12 @@ class RowsResult(Result):
         """The observations' log likelihoods, :class:`~ngvi.workflow.rows.ObservedRows`."""
         raise NotImplementedError
 
-    def _at_model(self) -> AbstractContextManager[tuple[Problem, Any]]:
-        """The model's own problem at the arguments, and the state that the result has."""
+    def _running(self) -> AbstractContextManager:
+        """Around all runs of the model."""
+        return contextlib.nullcontext()
+
+    def _own_problem(self) -> tuple[Problem, Any]:
+        """The model's problem at the arguments, and the state that the result has."""
         raise NotImplementedError
 
     def _groups(
@@ -84,8 +89,8 @@ class RowsResult(Result):
         :raises ValueError: for a model that has no rows: a likelihood outside of plates or in a
             factor, enumerated latents, minibatches, missing data; or more than 2,000 latents.
         """
-        with self._target(plate, "sites") as (target, q, units, _):
-            return Sites.of(target, q, units)
+        with self._target(plate, "sites") as (known, units):
+            return Sites.of(known.target, known.q, units)
 
     @door
     def loo(self, plate: str | None = None) -> Any:
@@ -110,8 +115,8 @@ class RowsResult(Result):
         :raises ModuleNotFoundError: without ArviZ.
         :raises ValueError: as :meth:`sites`.
         """
-        with self._target(plate, "loo") as (target, q, units, _):
-            found = leave_out(target, polished(target, q), units)
+        with self._target(plate, "loo") as (known, units):
+            found = leave_out(known.target, known.optimum, units)
         words = note(found, units)
         return elpd_data(found, units, {"note": words} if words else {})
 
@@ -125,8 +130,8 @@ class RowsResult(Result):
         :param plate: as for :meth:`loo`.
         :raises ValueError: as :meth:`sites`.
         """
-        with self._target(plate, "influence") as (target, q, units, latents):
-            return influence(target, polished(target, q), units, latents)
+        with self._target(plate, "influence") as (known, units):
+            return influence(known.target, known.optimum, units, known.latents)
 
     # -- new rows, and fewer ----------------------------------------------------------
 
@@ -183,16 +188,18 @@ class RowsResult(Result):
         :raises ValueError: for rows that are not there, or without which the posterior is improper;
             and as :meth:`sites`.
         """
-        with self._target(plate, "without") as (_, q, units, _):
-            known = units.numbers(rows)
-            elements = np.flatnonzero(np.isin(units.of_element, known))
-            names = ", ".join(units.label(int(row)) for row in known[: DEFAULTS.num_named])
-        return self._with_fields()._climbed(self, q, f"without({names})", fewer(self, elements))
+        with self._target(plate, "without") as (known, units):
+            numbers = units.numbers(rows)
+            elements = np.flatnonzero(np.isin(units.of_element, numbers))
+            names = ", ".join(units.label(int(row)) for row in numbers[: DEFAULTS.num_named])
+        what, change = f"without({names})", fewer(self, elements)
+        return self._with_fields()._climbed(self, known.q, what, change)
 
     def _climbed(self, old: Self, q: DenseGaussian, what: str, change: Change) -> Self:
         """At the optimum of its own density."""
         start_time, self.change = time.perf_counter(), change
-        with self._target(None, what.partition("(")[0], any_units=True) as (target, _, _, _):
+        with self._running():
+            target = self._known_target(what.partition("(")[0]).target
             steps = climb(target, q, DEFAULTS.num_update_steps, DEFAULTS.update_left)
         if steps is None:
             raise ValueError(
@@ -223,6 +230,11 @@ class RowsResult(Result):
         return new
 
     @contextlib.contextmanager
+    def _at_model(self) -> Iterator[tuple[Problem, Any]]:
+        with self._running():
+            yield self._own_problem()
+
+    @contextlib.contextmanager
     def _at_end(self) -> Iterator[tuple[Problem, Any]]:
         with self._at_model() as (problem, state):
             if self.change is not None:
@@ -242,42 +254,42 @@ class RowsResult(Result):
     # -- helpers ----------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _target(
-        self, plate: str | None, what: str, *, any_units: bool = False
-    ) -> Iterator[tuple[Target, DenseGaussian, Units, tuple[Site, ...]]]:
-        """The log density by its rows, the posterior, what is left out together, and the latents.
+    def _target(self, plate: str | None, what: str) -> Iterator[tuple[KnownTarget, Units]]:
+        """The log density by its rows, at the posterior, and what is left out together.
 
         :param what: is asked for.
-        :param any_units: whether it does not matter what is left out together.
         """
         self._check_whole(what)
-        with self._at_model() as (problem, state):
-            objective = problem.objective
-            if objective.is_subsampled:
-                raise ValueError(
-                    f"{what}() needs the likelihood of each row, and the model sees minibatches: "
-                    "give it all rows, without subsample_size=, and fit(..., init=result)."
-                )
-            with _computed():
-                rows = self._rows(problem, state)
-            if rows.is_enumerated:
-                raise ValueError(
-                    f"{what}() needs the likelihood of each row, and the model sums out discrete "
-                    "latents over all of them: write the sum as a distribution, "
-                    "MixtureSameFamily, or use result.predictive."
-                )
-            ppl = self.library.removesuffix("_ngvi")
-            check_rows(rows, rows.factors, ppl)
-            q, latents = self._dense(), problem.space.sites
-            target = Target.of(rows, q)
-            _check_finite(target, q)
-            if self.change is not None:
-                target = target.changed(self.change)
-            if any_units:
-                units = Units((), np.empty(0, int))
-            else:
-                units = make_units(rows, plate, latents, lambda: depends(target, q))
-            yield target, q, units, latents
+        with self._running():
+            known = self._known_target(what)
+            rows = known.target.rows
+            yield known, make_units(rows, plate, known.latents, lambda: known.depends)
+
+    def _known_target(self, what: str) -> KnownTarget:
+        return KnownTarget.of(self, lambda: self._made_target(what))
+
+    def _made_target(self, what: str) -> tuple[Target, DenseGaussian, tuple[Site, ...]]:
+        problem, state = self._own_problem()
+        if problem.objective.is_subsampled:
+            raise ValueError(
+                f"{what}() needs the likelihood of each row, and the model sees minibatches: "
+                "give it all rows, without subsample_size=, and fit(..., init=result)."
+            )
+        with _computed():
+            rows = self._rows(problem, state)
+        if rows.is_enumerated:
+            raise ValueError(
+                f"{what}() needs the likelihood of each row, and the model sums out discrete "
+                "latents over all of them: write the sum as a distribution, "
+                "MixtureSameFamily, or use result.predictive."
+            )
+        check_rows(rows, rows.factors, self.library.removesuffix("_ngvi"))
+        q = self._dense()
+        target = Target.of(rows, q)
+        _check_finite(target, q)
+        if self.change is not None:
+            target = target.changed(self.change)
+        return target, q, problem.space.sites
 
     def _check_whole(self, what: str) -> None:
         guide = self._gaussian()

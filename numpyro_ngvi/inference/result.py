@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -214,13 +213,12 @@ class FitResult(WorkflowResult):
     ) -> Diagnostics:
         return self._diagnosed(num_draws, _numbers_of(self._key(_DIAGNOSTICS, rng_key)))
 
-    @contextlib.contextmanager
-    def _at_model(self) -> Iterator[tuple[Problem, State]]:
+    def _own_problem(self) -> tuple[Problem, State]:
         check_has_gaussian(self.guide, self.params)
         # What constrains parameters is not known here, and need not be: they stay as they are.
         space = StateSpace(self.guide, dict(self.params), lambda params: params)
         run = self.model, self.guide, self.args, self.kwargs
-        yield Problem(Objective(*run, space, "stein"), space, Metric), dict(self.params)
+        return Problem(Objective(*run, space, "stein"), space, Metric), dict(self.params)
 
     @serialised
     def _groups(

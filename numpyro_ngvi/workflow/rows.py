@@ -88,7 +88,7 @@ class ModelRows:
         return np.concatenate([np.asarray(part, float) for part in found])[: len(theta)]
 
     def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        some = blocks(theta.astype(self._dtype), min(JACOBIANS_AT_ONCE, len(theta)))
+        some = blocks(theta.astype(self._dtype), JACOBIANS_AT_ONCE)
         return _joined([self._slopes(part) for part in some], len(theta))
 
     def weighted(

@@ -209,11 +209,14 @@ class FitResult(WorkflowResult):
         return self._diagnosed(num_draws, seed)
 
     @contextlib.contextmanager
-    def _at_model(self) -> Iterator[tuple[Problem, State]]:
-        run = self.model, self.guide, self.args, self.kwargs
+    def _running(self) -> Iterator[None]:
         with self._own_parameters(), repeatable_noise(), poutine.block():
-            problem = make_problem(*run, curvature="stein")
-            yield problem, problem.space.initial
+            yield
+
+    def _own_problem(self) -> tuple[Problem, State]:
+        run = self.model, self.guide, self.args, self.kwargs
+        problem = make_problem(*run, curvature="stein")
+        return problem, problem.space.initial
 
     @serialised
     @torch.no_grad()

@@ -356,6 +356,25 @@ def test_missing_data_under_a_mask_are_told_or_do_not_count(ppl):
         fitted.influence()
 
 
+def test_what_is_known_of_rows_is_kept_until_the_result_is_another(ppl):
+    fitted, runs = conjugate_result(ppl), []
+    own = fitted.model
+
+    def model(*args):
+        runs.append(1)
+        return own(*args)
+
+    fitted.model = model
+    found = fitted.sites().total()[1]
+    assert runs
+    runs.clear()
+    again = fitted.sites().total()[1]
+    assert fitted.influence() and not runs
+    np.testing.assert_array_equal(again, found)
+    fitted.args = tuple(argument[:5] for argument in fitted.args)
+    assert len(fitted.sites()) == 5 and runs
+
+
 def test_minibatches_are_no_rows(ppl):
     fitted = conjugate_result(ppl)
     fitted.args = (*fitted.args, models.SUBSAMPLE)
