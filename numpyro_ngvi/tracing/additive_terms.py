@@ -104,14 +104,17 @@ def _traced_constants(terms: AdditiveTerms) -> list[Node]:
 
 
 def elementwise_terms_of(
-    function: Callable[..., list[jax.Array]], latents: Sequence[jax.Array]
-) -> tuple[list[Node], list[Term], AdditiveTerms | None]:
+    function: Callable[..., list[jax.Array]],
+    latents: Sequence[jax.Array],
+    numbers: Callable[[list[Node], list[Term], AdditiveTerms | None], Any],
+) -> tuple[list[Node], list[Term], AdditiveTerms | None, Any]:
     """Arrays that are functions of a few affine functions of latent vectors, element by element,
     and the terms of a number.
 
     :param function: of the latent vectors to a list of arrays, the last of which is the number.
-    :return: the nodes of the latent vectors, those of the arrays, and the number's terms, if it is
-        a sum of such.
+    :param numbers: arrays that are wanted of what is found, by the program that finds constants.
+    :return: the nodes of the latent vectors, those of the arrays, the number's terms, if it is
+        a sum of such, and these arrays.
     :raises NotAdditiveError: naming an operation, if an array is no such function.
     """
     program = jax.make_jaxpr(function)(*latents)
@@ -126,12 +129,13 @@ def elementwise_terms_of(
         except NotAdditiveError:
             return inputs, terms, None
 
-    def constants() -> list[Any]:
+    def constants() -> tuple[list[Any], Any]:
         reader = _ReaderOfConstants()
-        read(reader)
-        return reader.found
+        found = read(reader)
+        return reader.found, numbers(*found)
 
-    return read(_ReaderOfConstants(iter(compiled(constants, runs_once=True)())))
+    known, wanted = compiled(constants, runs_once=True)()
+    return *read(_ReaderOfConstants(iter(known))), wanted
 
 
 class _Reader(Reader):

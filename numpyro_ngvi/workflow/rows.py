@@ -155,39 +155,40 @@ class ModelRows:
             parts, rest, *_ = self._programs.parts(self._held, theta, self._arguments.arrays)
             return [*parts, rest]
 
-        latents, terms, rest = elementwise_terms_of(of_vectors, [q.mean for q in families])
-        found = AdditiveTerms(terms[0].node, tuple(latents), tuple(terms))
-        found.check_size(sum(self._dims))
-        offset, slope, *_ = self._affine(found, lambda zeros: (jnp.zeros(()), []))
-        predictors = Predictors(offset, slope, *_Terms(terms, self._dtype).functions, self.eps)
+        means = [q.mean for q in families]
+        _, terms, rest, numbers = elementwise_terms_of(of_vectors, means, self._numbers)
+        numbers = jax.tree.map(lambda x: np.asarray(x, float), numbers)
+        own = self._made(terms, numbers[0])
         if rest is None or not rest.terms:
-            return predictors, None
-        offset, slope, constant, weights = self._affine(rest, jax.value_and_grad(rest.value))
-        own = Predictors(offset, slope, *_Terms(rest.terms, self._dtype).functions, self.eps)
-        flat = np.concatenate([np.asarray(one, float).ravel() for one in weights])
-        return predictors, WeightedTerms(own, flat, float(constant))
+            return own, None
+        constant, weights = numbers[2]
+        flat = np.concatenate([one.ravel() for one in weights])
+        return own, WeightedTerms(self._made(rest.terms, numbers[1]), flat, float(constant))
 
-    def _affine(self, terms: AdditiveTerms, value: Callable[[list[jax.Array]], tuple]) -> tuple:
-        """Offsets and slopes of the terms' predictors, and a value and slopes at terms of zero."""
-        nodes = [list(term.predictors) for term in terms.terms]
+    def _made(self, terms: Sequence[Term], affine: tuple) -> Predictors:
+        offset, slope = joined(*affine, [len(term.predictors) for term in terms])
+        return Predictors(offset, slope, *_Terms(terms, self._dtype).functions, self.eps)
+
+    def _numbers(self, latents: list, terms: list[Term], rest: AdditiveTerms | None) -> list[tuple]:
+        """Offsets and slopes of all predictors, and the rest's value and slopes at terms of 0."""
+        own = AdditiveTerms(terms[0].node, tuple(latents), tuple(terms))
+        own.check_size(sum(self._dims))
+        found = [self._affine(own)]
+        if rest is not None and rest.terms:
+            nothing = [jnp.zeros(term.node.shape, self._dtype) for term in rest.terms]
+            found += [self._affine(rest), jax.value_and_grad(rest.value)(nothing)]
+        return found
+
+    def _affine(self, terms: AdditiveTerms) -> tuple[list[jax.Array], list[jax.Array]]:
+        nodes = [one for term in terms.terms for one in term.predictors]
 
         def affine(*vectors: jax.Array) -> list[jax.Array]:
-            known = dict(zip(map(id, terms.latents), vectors, strict=True))
-            return evaluate([one for some in nodes for one in some], known)
+            return evaluate(nodes, dict(zip(map(id, terms.latents), vectors, strict=True)))
 
-        @partial(compiled, runs_once=True)
-        def linear(zeros: list[jax.Array], eyes: list[jax.Array], nothing: list) -> tuple:
-            offsets, push, _ = JaxCalculus().linear(affine, zeros)
-            return offsets, push(eyes), *value(nothing)
-
-        zeros = [np.zeros(dim, self._dtype) for dim in self._dims]
-        eye = np.eye(sum(self._dims), dtype=self._dtype)
-        nothing = [np.zeros(term.node.shape, self._dtype) for term in terms.terms]
-        offsets, slopes, constant, weights = linear(
-            zeros, np.split(eye, np.cumsum(self._dims)[:-1], 1), nothing
-        )
-        offsets, slopes = ([np.asarray(x, float) for x in part] for part in (offsets, slopes))
-        return *joined(offsets, slopes, [len(some) for some in nodes]), constant, weights
+        zeros = [jnp.zeros(dim, self._dtype) for dim in self._dims]
+        eye = jnp.eye(sum(self._dims), dtype=self._dtype)
+        offsets, push, _ = JaxCalculus().linear(affine, zeros)
+        return offsets, push(jnp.split(eye, np.cumsum(self._dims)[:-1], 1))
 
 
 class _Terms:
@@ -195,17 +196,17 @@ class _Terms:
 
     def __init__(self, terms: Sequence[Term], dtype: Any) -> None:
         self._terms, self._dtype = terms, dtype
-        #: Of few rows at a time, and of many.
+        few = compiled(self._of_derivatives, runs_few=True)
+        #: Of few rows at a time, and of many; of few the values are there with the derivatives.
         self._values, self._derivatives = (
-            (compiled(function, runs_few=True), compiled(function))
-            for function in (self._of_values, self._of_derivatives)
+            (few, compiled(function)) for function in (self._of_values, self._of_derivatives)
         )
         numbers = sum(math.prod(term.node.shape) for term in terms)
-        few = len(first_nodes(max(len(term.predictors) for term in terms)))
+        size = len(first_nodes(max(len(term.predictors) for term in terms)))
         self._numbers = max(1, numbers)
         fits = max(1, NUMBERS_AT_ONCE // self._numbers)
         #: Rows of a call, so that one program does for few numbers, and another one for many.
-        self._sizes = min(few, fits), min(MANY_TIMES * few, fits)
+        self._sizes = min(size, fits), min(MANY_TIMES * size, fits)
 
     @property
     def functions(self) -> tuple[Callable, Callable]:
