@@ -159,12 +159,11 @@ class FittedPosterior:
         raise NotImplementedError
 
     def _without_weights(self, problem: Problem) -> str:
-        """Why draws have no importance weights, in words, or nothing."""
+        """Why draws of the guide have no weights, or nothing."""
+        if getattr(problem.objective, "guide_is_enumerated", False):  # in Pyro
+            return "the guide has enumerated sites, whose draws have no single weight"
         return ""
 
-    # -- the posterior ----------------------------------------------------------------
-
-    @property
     def posterior(self) -> Any:
         """The Gaussian over the unconstrained latent vector, as a distribution of the PPL.
 

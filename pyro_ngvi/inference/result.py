@@ -269,11 +269,6 @@ class FitResult(WorkflowResult):
         new._store = {"params": params, "constraints": constraints}
         return new
 
-    def _without_weights(self, problem: Any) -> str:
-        if problem.objective.guide_is_enumerated:
-            return "the guide has enumerated sites, whose draws have no single weight"
-        return ""
-
     def _gaussians(self) -> list[NaturalGaussianGuide]:
         return gaussians(self.guide)
 
