@@ -7,6 +7,7 @@
     python -m benchmarks gauntlet agree fits.csv
     python -m benchmarks gauntlet best
     python -m benchmarks gauntlet stock fits.csv --out stock.csv
+    python -m benchmarks gauntlet halved --which everyday --out halved.csv
     python -m benchmarks gauntlet check
 
 `run` fits models of `models/` and writes a line of CSV for each fit, beside what the fit says the
@@ -15,7 +16,8 @@ the file are not done again. `table` sums up such files, by class, `compare` has
 fit, and `classes` by class. `agree` says how far fits with other seeds agree. `best` looks for the
 best bounds by long runs from many starts, which share no code with `fit` (`search.py`), and keeps
 them in `best.json`. `stock` runs AutoMultivariateNormal with Adam, at the best of three rates, for
-as many gradients as `fit` took. `check` compares the densities of both PPLs.
+as many gradients as `fit` took. `halved` fits with every number of `FitOptions` halved and doubled,
+and lists what claims change by. `check` compares the densities of both PPLs.
 
 `--family diagonal` is for mean fields, with best bounds of their own (`mean_field.py`).
 
@@ -37,6 +39,7 @@ from .bounds import best
 from .check import check
 from .classes import classes
 from .compare import compare
+from .halved import halved
 from .models import WHICH
 from .models.ppl import PPLS
 from .rows import DEFAULT
@@ -95,6 +98,13 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("file", type=Path, help="of `run`: gives the numbers of gradients")
     one.add_argument("--out", type=Path, required=True)
     one.set_defaults(function=stock)
+
+    one = commands.add_parser("halved", parents=[models], help="fits with other options")
+    one.add_argument("--ppl", choices=PPLS, default="numpyro")
+    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--time-limit", type=float, default=120, help="seconds of a fit")
+    one.add_argument("--sums", action="store_true", help="fit nothing, sum up what is there")
+    one.set_defaults(function=halved)
 
     one = commands.add_parser("check", parents=[models], help="compare Pyro's models and NumPyro's")
     one.set_defaults(function=check)

@@ -250,7 +250,7 @@ def _faults(
         faults.append(
             f"{divergent} of {count} transitions have diverged, so that a narrow part of the "
             "posterior is left out: take target_accept_prob=0.95, and have locals standardised "
-            "(noncentred), or by their modes (fit(reparametrize=True))"
+            "(noncentred), or by their modes, as fit does unasked"
         )
     if not worst <= options.r_hat:
         several = len(np.unique(plan.optimum)) > 1
@@ -270,7 +270,7 @@ def _faults(
     if not energy >= options.energy_information:
         faults.append(
             f"the energy changes too slowly (E-BFMI {energy:.2f}), as in a funnel or a heavy tail: "
-            "have locals standardised (noncentred), or by their modes (fit(reparametrize=True))"
+            "have locals standardised (noncentred), or by their modes, as fit does unasked"
         )
     return faults
 

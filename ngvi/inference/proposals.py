@@ -69,6 +69,28 @@ class Weighed(NamedTuple):
         error = error_of_k(self.pareto_k, tail_size(count), SHAPE_PRIOR)
         return Weights(self.pareto_k, error, self.share, math.nan, count).are_trusted
 
+    def shapes_of_squares(self, mean: np.ndarray) -> np.ndarray:
+        """The k-hat of weights times squared deviations of each latent, shape ``(d,)``.
+
+        A variance whose k-hat is above 0.7 hangs on rare draws, whatever that of the weights alone
+        (Vehtari et al., 2024, section 2.3).
+        """
+        with np.errstate(divide="ignore"):
+            logs = (
+                2.0 * np.log(np.abs(some - at))
+                for some, at in zip(self.latents.T, mean, strict=True)
+            )
+            return np.array([smoothed_weights(self.log_weights + one)[1] for one in logs])
+
+    def rarely_wide(self) -> np.ndarray:
+        """Latents whose variance hangs on rare draws for certain, the worst first: indices."""
+        mean = np.exp(self.log_weights) @ self.latents
+        shapes = self.shapes_of_squares(mean)
+        tail = tail_size(len(self.log_weights))
+        certain = [one - error_of_k(one, tail, SHAPE_PRIOR) > USABLE for one in shapes]
+        order = np.argsort(-shapes, kind="stable")
+        return order[np.array(certain, bool)[order]]
+
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draws as often as their weights say, shape ``(count, d)``."""
         # One uniform number for all: a draw is there as often as its weight says, but for one.
@@ -236,11 +258,7 @@ def _doubtful(pilot: Weighed, mean: np.ndarray, options: Resampling) -> np.ndarr
     """Latents whose variance hangs on few of the weighted draws, the worst first."""
     if pilot.pareto_k == 0.0 or len(mean) > options.max_looked_at:
         return np.array([], int)
-    with np.errstate(divide="ignore"):
-        logs = (
-            2.0 * np.log(np.abs(some - at)) for some, at in zip(pilot.latents.T, mean, strict=True)
-        )
-        shapes = np.array([smoothed_weights(pilot.log_weights + one)[1] for one in logs])
+    shapes = pilot.shapes_of_squares(mean)
     order = np.argsort(-shapes, kind="stable")[: options.max_stretched]
     return order[shapes[order] > options.doubtful]
 

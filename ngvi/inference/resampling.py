@@ -63,9 +63,9 @@ def corrected(
 ) -> CorrectedDraws:
     """Draws of the model's posterior; some are the same.
 
-    They have a fault where the weights' tail has a k-hat above 0.7, where they are worth too few
-    draws, more of which are wanted where the error of k-hat reaches 0.7, and where the posterior's
-    own dynamics spread them.
+    They have a fault where the weights' tail has a k-hat above 0.7, or that of the weights times a
+    latent's squared deviations for certain; where they are worth too few draws, more of which are
+    wanted where the error of k-hat reaches 0.7; and where the posterior's own dynamics spread them.
 
     :param state: of which they are made, by their weights.
     :param num_samples: how many.
@@ -92,6 +92,11 @@ def corrected(
         words = f"{len(found.log_weights):,} draws are worth {effective:,.0f} at a k-hat of "
         words += f"{found.pareto_k:.2f}, too few to tell their widths"
         return CorrectedDraws(latents, words, are_many)
+    if found.latents.shape[1] <= options.max_looked_at:
+        rare = found.rarely_wide()[:3]
+        if rare.size:
+            names = ", ".join(name_of(int(i), problem.space.sites) for i in rare)
+            return CorrectedDraws(latents, f"few of them tell the standard deviation of {names}")
     narrow = _in_words(spread_of_moved(problem, state, found, rng), problem.space.sites)
     fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
     return CorrectedDraws(latents, fault if narrow else "")
@@ -117,6 +122,8 @@ def with_heavier_tails(
         return found
     heavier = proposal.weighed(LIMITS.num_draws, rng)
     if not heavier.are_trusted or heavier.effective < options.least_effective:
+        return found
+    if heavier.latents.shape[1] <= options.max_looked_at and heavier.rarely_wide().size:
         return found
     words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}), by "
     words += "result.sample(corrected=True)"

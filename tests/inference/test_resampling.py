@@ -214,6 +214,26 @@ def test_draws_that_the_posterior_s_own_dynamics_spread_are_too_narrow():
     assert factors[0] > 1.2
 
 
+class Rare(Skew):
+    """The global is a Student's t, with tails that are heavier than those of the proposal."""
+
+    def log_density(self, state, latents):
+        local, scale = latents[:, :2], latents[:, 2]
+        own = stats.t.logpdf(scale, 2.6)
+        return own + stats.norm.logpdf(local, scale[:, None], 0.5).sum(1)
+
+
+def test_a_variance_that_hangs_on_rare_draws_is_told_where_the_weights_do_not():
+    root = np.linalg.cholesky(np.ones((3, 3)) + np.diag([0.25, 0.25, 0.0]))
+    found = resampling.weighed(Rare(), (np.zeros(3), root), NUM, np.random.default_rng(0))
+    assert found.are_trusted
+    assert set(found.rarely_wide()) == {0, 1, 2}  # the locals hang on the global
+    told = resampling.corrected(Rare(), (np.zeros(3), root), NUM, np.random.default_rng(0))
+    assert "scale" in told.fault
+    light = resampling.weighed(Skew(), _best(), NUM, np.random.default_rng(0))
+    assert not light.rarely_wide().size
+
+
 def test_draws_of_the_posterior_itself_stay():
     class Gaussian(Skew):
         dim = 5
