@@ -58,6 +58,8 @@ suppress_warnings = ["ref.python"]  # of types that are named alike in the three
 
 html_theme = "furo"
 html_title = f"ngvi {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 #: What may be above something indented that is no equation: a field, a directive, a list.
 NO_PARAGRAPH = re.compile(r" |:(param|ivar|return|raises)\b|\.\. |- ")

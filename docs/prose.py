@@ -3,11 +3,12 @@
 ``python docs/prose.py`` prints what is wrong, by page, and ``--list`` which pages are read, for
 other linters; ``make lint`` and the tests call it. Code, tables, equations and what links point to
 are no prose, and a piece of code in a sentence is one word. Pages of benchmarks are there for their
-numbers, and are left out.
+numbers, and are left out. Of docstrings, which the reference shows, the length of sentences counts.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -98,12 +99,44 @@ def faults(text: str, limits: Limits = LIMITS) -> list[str]:
     return found
 
 
+DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Where each is, of modules and what is public in them, and its text as a page has it."""
+    for package in ("ngvi", "pyro_ngvi", "numpyro_ngvi"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(_read(path))):
+                name = getattr(node, "name", "")
+                if isinstance(node, DOCUMENTED) and not name.startswith("_"):
+                    yield f"{path.relative_to(ROOT)} {name}", as_page(ast.get_docstring(node) or "")
+
+
+def as_page(docstring: str) -> str:
+    """Without roles and equations; each field begins anew."""
+    text = re.sub(r":[\w:]+:(`[^`]*`)", r"\1", docstring)
+    text = re.sub(r"(?<=\n\n) {4}.*?(?=\n\S|\Z)", "", text, flags=re.DOTALL)
+    text = re.sub(r"^=+ +=+$.*^=+ +=+$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"^\s*:(param|ivar|return|raises)[^:]*:|:+$", "\n\n", text, flags=re.MULTILINE)
+
+
+def long_docstrings(limits: Limits = LIMITS) -> list[str]:
+    """Sentences that are too long, a line for each."""
+    return [
+        f"{where}: a sentence of {len(words(one))} words: {one[:60]}..."
+        for where, text in docstrings()
+        for one in sentences(text)
+        if len(words(one)) > limits.words
+    ]
+
+
 def main() -> int:
-    """Print the faults of all pages; their number is the exit status, 0 or 1."""
+    """Print the faults of all pages and docstrings; whether there are any is the exit status."""
     if sys.argv[1:] == ["--list"]:
         print(*pages())
         return 0
     found = [f"{path.relative_to(ROOT)}: {one}" for path in pages() for one in faults(_read(path))]
+    found += long_docstrings()
     print("\n".join(found) or f"{len(pages())} pages, no fault")
     return bool(found)
 

@@ -11,7 +11,7 @@ class Tempering(NamedTuple):
     Observed sites and ``factor`` statements count ``1 / T`` times. Priors stay, and so do latents
     of which the data say nothing. It is a model like any other, for ``SVI``, ``fit``, MCMC. A
     *cold* posterior, of ``T < 1``, is what networks often predict better with (Wenzel et al., 2020,
-    *How good is the Bayes posterior in deep neural networks really?*): the best mean field over
+    *How good is the Bayes posterior in deep neural networks really?*). The best mean field over
     their weights, at ``T = 1``, is too unsure of its predictions. One of ``T > 1`` trusts a model
     less that does not fit its data (Bissiri, Holmes and Walker, 2016, *A general framework for
     updating belief distributions*). A bound is that of the tempered model; ask for that of

@@ -102,7 +102,9 @@ def test_what_is_promised_of_faults_is_shown_by_tests_that_are_there():
         assert (ROOT / "benchmarks" / f"{name}.py").exists()
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *_pages()], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*sorted(ROOT.glob("*.md")), *_pages()], ids=lambda path: path.stem
+)
 def test_links_between_pages_lead_somewhere(path):
     """And where a heading is named it is there, by the name that GitHub and MyST give it."""
     for target, heading in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", path.read_text("utf-8")):

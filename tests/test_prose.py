@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
-from docs.prose import HISTORY, LIMITS, faults, pages, sentences
+from docs.prose import HISTORY, LIMITS, as_page, faults, pages, sentences
 
 PAGES = pages()
 
@@ -58,3 +60,21 @@ def test_long_sentences_numbers_and_history_are_found():
     assert not faults("It took 1, 2.5 and 3 s.")
     assert "'the the'" in faults("This is the the end.")[0]
     assert "history" in faults("Today it is fast.")[0] and not HISTORY.search("todays")
+
+
+def test_of_a_docstring_sentences_are_read_without_roles_equations_and_tables():
+    docstring = """A :class:`Thing` with::
+
+        x = 1
+
+    === ===
+    a   b
+    === ===
+
+    More ``x``.
+
+    :param x: one
+        two
+    """
+    text = as_page(inspect.cleandoc(docstring))
+    assert list(sentences(text)) == ["A Code with", "More Code.", "one two"]

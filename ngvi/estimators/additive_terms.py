@@ -7,7 +7,7 @@ dimensions, so that the bound and its gradients are integrals of that many dimen
 quadrature gives to rounding: there is no noise, however many latents there are.
 
 Here is the algebra that finds the terms of a program, without tensors. A package reads the
-operations of a log density one after another, says of each which :class:`Kind` it is, and
+operations of a log density one after another, says of each which :class:`Kind` it is.
 :meth:`Reader.apply` follows what is constant, affine in the latents, a function of a few affine
 functions element by element, or a sum of such. An operation that fits nowhere is a
 :class:`NotAdditiveError`, and other estimators take over.

@@ -95,7 +95,7 @@ def check_smooth(terms: AdditiveTerms, families: Sequence[Family], calculus: Cal
     """Refuse terms with kinks and jumps, for which quadrature is poor and second derivatives false.
 
     Each is followed along a line through all that ``q`` covers, into the half in which it, or its
-    derivative, is bent more, until hardly anything is left of the line: what is left of the change
+    derivative, is bent more, until hardly anything is left of the line. What is left of the change
     of a smooth function is nothing as well. A term of two predictors is followed along each of them
     as well: beside ``exp`` of one, which grows, a kink in the other is small.
 

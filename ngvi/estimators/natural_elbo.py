@@ -26,9 +26,9 @@ class NaturalELBO:
 
     averaged over draws. Any other parameter, of the model or of the partners in an
     ``AutoGuideList``, gets its ordinary gradient. All draws of a step share its minibatch.
-    Latents in a subsampled plate, which the guide holds for all elements (``create_plates=``): the
-    gradient of an element that the minibatch visits is its own in the bound of all data, that of
-    one which it does not visit is zero, and the globals' counts every visited element ``N / B``
+    Latents in a subsampled plate the guide holds for all elements (``create_plates=``). The
+    gradient of an element that the minibatch visits is its own in the bound of all data, and that
+    of one which it does not visit is zero. The globals' counts every visited element ``N / B``
     times (:mod:`ngvi.guide.subsampled_latents`). ``"quadrature"`` does not see the structure of
     elements that are drawn anew at every step, and ``"auto"`` then takes another.
     Use it with ``BLR`` (or with ``Snngm``, as Tan's second-order variant)::
@@ -43,7 +43,7 @@ class NaturalELBO:
         ``num_gradients`` says how many (:func:`ngvi.estimators.choice.is_noisy`).
     :param num_gradients: how many draws the gradient is averaged over, the ``K`` among them.
         With Hessians, nearly all of a step's noise is the gradient's, and a gradient costs no more
-        than one of the Hessian's products: by default ``10 K``, or fewer, so that they add at most
+        than one of the Hessian's products. By default ``10 K``, or fewer, so that they add at most
         a quarter to the cost of the Hessians; ``K`` with ``"gauss_newton"`` beyond 2000 latents,
         where squares are cheap. With ``"spherical"`` it is rounded up to whole
         groups, and with ``"stein"`` and ``"mean"`` it has no meaning.
@@ -56,9 +56,9 @@ class NaturalELBO:
         squared gradients of single examples, which needs the observations in a plate (Tan,
         S5.1). ``"stein"``: gradients alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and
         Hessian at the mean (delta method). ``"auto"``, as in ``fit``: ``"quadrature"``, where it
-        can be, from 100 latents on, or 2000 for structured families; else ``"hessian"`` for these,
-        if the model can be differentiated twice, or ``"spherical"`` up to 2000, else ``"stein"``;
-        beside partners that draw values of their own, ``"hessian"`` rather than ``"spherical"``
+        can be, from 100 latents on, or 2000 for structured families. Else ``"hessian"`` for these,
+        if the model can be differentiated twice, or ``"spherical"`` up to 2000, else ``"stein"``.
+        Beside partners that draw values of their own, ``"hessian"`` rather than ``"spherical"``
         (:func:`ngvi.estimators.choice.choose`).
     :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
     :param quasi_random: whether random draws come from a scrambled Sobol sequence.

@@ -177,7 +177,7 @@ class Quadrature(Estimator):
         E[grad l] = sum J^T E[f'(a)],   E[hess l] = sum J^T E[f''(a)] J.
 
     There are no draws, and no noise. The cost is that of the products with the ``J``, ``n d^2``
-    for ``n`` terms of ``d`` latents, about as much as ``d`` gradients of a linear model; of a
+    for ``n`` terms of ``d`` latents, about as much as ``d`` gradients of a linear model. Of a
     model with locals ``n m^2`` with ``m`` coordinates of a local and its ancestors.
     """
 

@@ -27,7 +27,7 @@ By subject: :mod:`~ngvi.families.gaussian` (moments, density, natural gradient),
 **A new family** writes ``initial``, ``num_parameters``, ``stddev``, ``sample``, ``whiten``,
 ``log_det_scale``, ``natural_gradient``, ``euclidean_gradient``, ``bonnet_price``, ``retract``, and
 ``natural_step`` or ``along``. What else it has follows from these, for a dense Gaussian at the cost
-of a few O(d^3) products; a family writes itself what it can do cheaper, and one that is not dense
+of a few O(d^3) products. A family writes itself what it can do cheaper, and one that is not dense
 ``hessian_probes``, ``assemble_hessian`` and ``outer_products``, what its bonnet_price needs of a
 Hessian. ``tests/families/test_contract.py`` has one in thirty lines.
 """

@@ -70,7 +70,7 @@ class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
     """Independent matrix-normal sites, and a diagonal for what is no matrix.
 
     A site of two axes is a matrix. Of more axes (a kernel of a convolution) the first or the last
-    is one side, and all others together are the other one, whichever takes fewer parameters: with
+    is one side, and all others together are the other one, whichever takes fewer parameters. With
     the layouts of torch and of Flax the output channels are one side.
 
     :param loc: mean, shape ``(d,)``.

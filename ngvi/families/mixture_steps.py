@@ -1,7 +1,7 @@
 """The natural gradients of a mixture in joint coordinates, and its steps.
 
 With ``q(theta) = sum_k pi_k q_k(theta)``, a draw and the component that it is of have the density
-``q(k, theta) = pi_k q_k(theta)``, whose Fisher information is made of blocks: that of the weights,
+``q(k, theta) = pi_k q_k(theta)``. Its Fisher information is made of blocks: that of the weights,
 and ``pi_k F_k`` for each component (Lin, Khan and Schmidt, 2019, *Fast and simple natural-gradient
 variational inference with mixture of exponential-family approximations*, ICML). The bound is that
 of ``q(theta)`` itself. With ``h = l - log q`` its derivative for the coordinates of component

@@ -64,13 +64,13 @@ def num_quintic(dim: int) -> int:
 def quintic_points(rng: np.random.Generator, dim: int, num_groups: int) -> list[Points]:
     """Groups of points that are exact, without any noise, for polynomials of degree 5.
 
-    Any one of them gives unbiased estimates: the centre and two random radii ``r < s``, on which
-    a randomly rotated rule of degree 5 integrates over the sphere (Mysovskikh, 1968: the
+    Any one of them gives unbiased estimates. They are the centre and two random radii ``r < s``. On
+    these a randomly rotated rule of degree 5 integrates over the sphere (Mysovskikh, 1968: the
     corners of a simplex, the middles of its edges and their opposites). The weights of the radii
     are those with ``E[|z|^2] = d`` and ``E[|z|^4] = d (d + 2)``. Squared radii with the density
     ``prod (r^2)^(d / 2) exp(-r^2 / 2) (s^2 - r^2)^2`` make it unbiased for every integrable
     function (Ermakov and Zolotukhin, 1960, of ``(f(z) - f(0)) / |z|^2``, as the centre has the rest
-    of the weight); they are the eigenvalues of a random matrix (Dumitriu and Edelman, 2002, *Matrix
+    of the weight). They are the eigenvalues of a random matrix (Dumitriu and Edelman, 2002, *Matrix
     models for beta ensembles*, J. Math. Phys. 43). Three chi-squared variables make that matrix;
     each of them is stratified over the groups.
 

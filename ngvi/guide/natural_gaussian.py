@@ -21,8 +21,8 @@ from ngvi.latents.subsampling import WAYS_OUT, WITHOUT_PLATES, SubsampledLatent
 class NaturalGaussianGuide:
     """A Gaussian over all latents, whose gradients are natural gradients.
 
-    A drop-in for the PPL's Gaussian autoguides: with any stock ELBO, the gradient of the loss
-    with respect to the guide's parameters is ``F^-1`` times the Euclidean gradient, where ``F`` is
+    A drop-in for the PPL's Gaussian autoguides. With any stock ELBO, the gradient of the loss
+    with respect to the guide's parameters is ``F^-1`` times the Euclidean gradient. Here ``F`` is
     the Fisher information of the Gaussian in its coordinates (Tan, *Analytic natural gradient
     updates for Cholesky factor in Gaussian variational approximation*, Theorem 1).
 
@@ -44,9 +44,9 @@ class NaturalGaussianGuide:
     :param create_plates: makes the plates that are subsampled, as in the PPL's autoguides. Latents
         inside of them are held for all elements of the plate, and a step moves those of its
         minibatch, along the natural gradient of the bound of all data
-        (:mod:`~ngvi.guide.subsampled_latents`); for families ``"diagonal"``, ``"block_diagonal"``
-        and ``"sparse_precision"`` (that of ``"auto"``), with ``NaturalELBO``, stock ELBOs and
-        ``fit``.
+        (:mod:`~ngvi.guide.subsampled_latents`). That is for families ``"diagonal"``,
+        ``"block_diagonal"`` and ``"sparse_precision"`` (that of ``"auto"``), with ``NaturalELBO``,
+        stock ELBOs and ``fit``.
         With stock ELBOs use one particle, or particles that share their minibatch: a latent that
         one of ``K`` minibatches has takes ``1 / K`` of a step. An optimiser's momentum moves a
         latent on when its minibatch is over.

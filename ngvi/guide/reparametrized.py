@@ -33,8 +33,8 @@ class ReparametrizedGaussianGuide:
     """A Gaussian over the globals and standardised locals, whose gradients are natural gradients.
 
     A ``NaturalGaussianGuide`` in which each local latent is ``mode + scale * z``, where mode and
-    scale are those of its conditional density given globals and data, found by Newton's method as
-    the guide runs (RVB of Tan, 2021; section 8.5 of Tan's paper on natural gradients); where there
+    scale are those of its conditional density given globals and data. Newton's method finds them as
+    the guide runs (RVB of Tan, 2021; section 8.5 of Tan's paper on natural gradients). Where there
     is no mode, it is ``start + z``. The Gaussian is over ``z`` and the globals. It follows the
     funnel between a scale and its effects, without a word in the model about being centred. Locals
     are latents in plates whose elements are independent of each other given the other latents; of
@@ -52,7 +52,7 @@ class ReparametrizedGaussianGuide:
         locals meet only the globals.
     :param order: 2 expands at the conditional mode of the locals (RVB2). 1 (RVB1) takes one Newton
         step from a fixed point, the conditional mode for the globals of the guide's start, and the
-        curvature there: cheaper, and good where the likelihood alone says where locals are.
+        curvature there. That is cheaper, and good where the likelihood alone says where locals are.
     :param init_scale: initial standard deviation of the globals; that of standardised locals is 1.
         None, the default, is 0.1 or narrower, as :class:`NaturalGaussianGuide` takes it.
     :raises ValueError: on the first call, for a model without locals, with locals that depend

@@ -14,7 +14,7 @@ estimate of a *sum* over elements: on its own parameters the bound depends by it
 Dividing it out (Hoffman et al., 2013, *Stochastic variational inference*, with exact local steps)
 leaves the natural gradient of the bound of all data. Elements outside of the minibatch get zero.
 
-``NaturalELBO`` takes the second order of the same estimate: its Hessian has the factor ``w_k`` in
+``NaturalELBO`` takes the second order of the same estimate. Its Hessian has the factor ``w_k`` in
 the columns of an element, and the entropy of (1) as well, so that the same division leaves Bonnet's
 and Price's natural gradient of the bound of all data (:func:`natural_gradient_of_minibatch`). The
 precision of an element outside of the minibatch does not decay.

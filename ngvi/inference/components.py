@@ -5,7 +5,7 @@ that is outside of all Gaussians so far gets one of its own, by a search as any 
 the same height are two components, though their optima are one to the search for the best.
 Components that are apart have weights in proportion to ``exp(bound)``.
 
-Others are looked for where importance weights ``p / q`` are largest, with ``q`` the sum of all
+Others are looked for where importance weights ``p / q`` are largest. There ``q`` is the sum of all
 Gaussians so far, each with the mass that its bound says (Arenz, Dahlinger, Ye, Volpp and Neumann,
 2022, *A unified perspective on natural gradient variational inference with Gaussian mixture
 models*, TMLR). In the basin of a mode that has been met the weight is about one, wherever the point

@@ -2,7 +2,7 @@
 
 A parameter of the model's own (a network's weights, a noise) has no Fisher information. The metric
 of each is a number, ``1 / gamma``, that of the curvature along its last short step, as the first
-matrix of L-BFGS (Nocedal and Wright, 2006, equation 7.20): an intercept of thousands and the
+matrix of L-BFGS (Nocedal and Wright, 2006, equation 7.20). An intercept of thousands and the
 logarithm of a scale need other ones. The quasi-Newton memory does the rest: it sees how parameters
 and Gaussians depend on each other, which alternating steps do not. A parameter's step is limited in
 its own units, to a length that grows while the gradient keeps its direction.

@@ -72,7 +72,7 @@ class FittedPosterior:
         :param num_samples: how many.
         :param corrected: whether to draw from the model's posterior and not from the Gaussian, by
             Pareto smoothed importance resampling from 5,000 to 20,000 draws, or ``num_samples`` if
-            these are more, and up to 8,000 before them; each is a value of the log density, and up
+            these are more, and up to 8,000 before them. Each is a value of the log density, and up
             to 2,000 gradients tell whether they are as wide as the posterior. The Gaussian's spread
             is too small where the posterior is skew. A draw may come more than once. It warns where
             the draws cannot be believed. All draws are in memory, in double precision and several

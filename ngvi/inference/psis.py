@@ -3,7 +3,7 @@
 Draws of ``q`` have importance weights ``w = p(y, theta) / q(theta)``. The largest of them are
 replaced by quantiles of a generalised Pareto distribution that is fitted to them, whose shape ``k``
 tells how many moments they have: those up to the order ``1 / k``. Below 0.7, averages under the
-smoothed weights can be trusted, and ``q`` is close enough to the posterior to be corrected by them
+smoothed weights can be trusted. Then ``q`` is close enough to the posterior to be corrected by them
 (Yao, Vehtari, Simpson and Gelman, 2018, *Yes, but did it work?*; Vehtari, Simpson, Gelman, Yao and
 Gabry, 2024, JMLR 25). It is a statement about all latents together: with many of them ``k`` may
 exceed 0.7 though each of the marginals is fine.

@@ -1,12 +1,12 @@
 """Whether a fit is on its way to infinity.
 
 A posterior that is improper has no Gaussian, and the bound rises for as long as numbers last, which
-may be a few steps in single precision: by a mean that runs away, as of the last cut point if nobody
-chose the last category, by a standard deviation, or by both. Either way the draws themselves move
-away from the start. Along that axis draws ``f`` times as far away add ``log f`` to the bound by
-their entropy; where the log density falls by less than half of it there is no end in sight. A
-parameter of the model's own is at its limit if the bound rises up to where it is, and on to many
-times as much (of a negative binomial's concentration, if the counts are Poisson).
+may be a few steps in single precision. That is by a mean that runs away, as of the last cut point
+if nobody chose the last category, by a standard deviation, or by both. Either way the draws
+themselves move away from the start. Along that axis draws ``f`` times as far away add ``log f`` to
+the bound by their entropy; where the log density falls by less than half of it there is no end in
+sight. A parameter of the model's own is at its limit if the bound rises up to where it is, and on
+to many times as much (of a negative binomial's concentration, if the counts are Poisson).
 
 Values are those of double precision where the model can be computed in it.
 """

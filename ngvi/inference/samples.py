@@ -2,9 +2,9 @@
 
 Where locals are independent given the globals, the log density is a sum of terms each of which sees
 one local and its ancestors, a *chain* in the forest of the latents. Points in all ``d`` dimensions
-are then more than is needed: those of :mod:`ngvi.families.points` in ``k`` dimensions, to which the
-coordinates of the latent vector are dealt out so that no two of a chain share one, are as exact for
-every chain, and so for their sum. A cubic log density has no noise at ``2 k + 1`` points instead of
+are then more than is needed. Those of :mod:`ngvi.families.points` in ``k`` dimensions are as exact
+for every chain, and so for their sum: the coordinates of the latent vector are dealt out to them so
+that no two of a chain share one. A cubic log density has no noise at ``2 k + 1`` points instead of
 ``2 d + 1``, and no Hessian is needed. Which locals share a dimension, and with which sign, is
 random in each group, so that estimates are unbiased.
 

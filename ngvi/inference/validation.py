@@ -1,6 +1,6 @@
 """What independent draws say of a state, which no search has seen.
 
-Only values of the log density enter, so that a validation shares no assumption with a search: not
+Only values of the log density enter, so that a validation shares no assumption with a search. Not
 that gradients are the values' (a jump has none), not that few points stand for all (heavy tails),
 not that fixed draws are not overfitted. Single precision is not believed either: rounding is small
 next to the numbers that are rounded, and these may be far larger than the log density that is left

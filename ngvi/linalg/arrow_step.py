@@ -6,14 +6,14 @@ As in :mod:`~ngvi.linalg.definite`, with a root ``R`` of ``M = I + rho (N + N^T)
 ``M`` is eliminated block by block, children before parents. The eigenvectors of ``M`` have no
 zeros, so that no arrow holds an ``M`` whose eigenvalues are corrected. Where ``M`` is not positive
 definite, the rule is applied to what is left of each diagonal block, the precision of its latents
-given those above: an eigenvalue of up to one half becomes one half, and what couples its
-eigenvector to the latents above goes. So no conditional variance more than doubles. Correcting
-only what is not positive would leave locals with hardly any precision coupled to those above, and
-their marginal variances would explode. Far from the optimum, 24 runs of ``BLR()`` on the six
-hierarchical models among which this rule was chosen: the multiplicative retraction
-``I + N + N^2 / 2`` (Lin, Nielsen, Khan and Schmidt, 2021) left 4 by 36 to 5,000 nats after 40
-steps, and this rule 1, by 23. In 18 runs on three other models it left 3 and the retraction 2, and
-the rest did not differ.
+given those above. An eigenvalue of up to one half becomes one half, and what couples its
+eigenvector to the latents above goes. So no conditional variance more than doubles. Correcting only
+what is not positive would leave locals with hardly any precision coupled to those above, and their
+marginal variances would explode. Far from the optimum there were 24 runs of ``BLR()`` on the six
+hierarchical models among which this rule was chosen. The multiplicative retraction ``I + N + N^2 /
+2`` (Lin, Nielsen, Khan and Schmidt, 2021) left 4 by 36 to 5,000 nats after 40 steps, and this rule
+1, by 23. In 18 runs on three other models it left 3 and the retraction 2, and the rest did not
+differ.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ knows of the curvature. The rule's new precision is
     M = I - rho P = (1 - rho) I + rho C^T A C.                                     (1)
 
 ``A`` may be indefinite: where the log density is not concave, or by the noise of a minibatch.
-Then each eigenvalue ``1 + t`` of (1) that is not positive becomes one half: along a direction in
+Then each eigenvalue ``1 + t`` of (1) that is not positive becomes one half. Along a direction in
 which the log density is convex ``q`` widens, as the natural gradient wants it to, but no faster
 than by a factor of ``2^(1/2)`` a step. The Riemannian correction of Lin, Schmidt and Khan (2020,
 *Handling the positive-definite constraint in the Bayesian learning rule*), ``1 + t + t^2 / 2``,
-has the same smallest value, but grows again with a larger convexity: ``q`` narrows there step by
+has the same smallest value. It grows again with a larger convexity: ``q`` narrows there step by
 step until it no longer moves. On regressions with an unknown scale, far from the optimum, that
 took 20 to 120 steps instead of 10 to 20. Where (1) is positive it stays as it is, exact for
 conjugate models.

@@ -3,7 +3,7 @@
 What is a good rate depends on the model: the logarithm of a noise's scale has to move by 7 where
 responses are in thousands, and the weights of a network by a tenth. So each tensor has a rate of
 its own, which follows from whether steps agree (Almeida, Langlois, Amaral and Plakhov, 1999,
-*Parameter adaptation in stochastic optimization*): with ``c`` the cosine between the fresh
+*Parameter adaptation in stochastic optimization*). With ``c`` the cosine between the fresh
 gradient and the last step, both in Adam's metric,
 
     rate <- rate growth^c,    at least smallest_rate, and no step above a tenth of the tensor.
@@ -11,7 +11,7 @@ gradient and the last step, both in Adam's metric,
 Noise alone changes nothing on average: the rate settles where fresh gradients know nothing of the
 last step. Where gradients vanish, as those of a network that fits all of its data, all steps agree,
 and without a largest step one would at last leave the optimum. A gradient is divided by the root of
-the mean square before it is averaged (Ziyin, Wang and Ueda, 2020, *LaProp*): on a long way
+the mean square before it is averaged (Ziyin, Wang and Ueda, 2020, *LaProp*). On a long way
 gradients fall by orders of magnitude, and an average of them would go on for hundreds of steps
 after they have changed their sign. As in Adam, the scale of the loss plays no role.
 """

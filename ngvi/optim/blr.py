@@ -54,10 +54,10 @@ class BlrRule(NamedTuple):
     Newton's method, whose fixed point is the Laplace approximation. The natural gradient may come
     from ``NaturalELBO`` or from any stock ELBO.
 
-    By default nothing needs tuning: steps are whole, never longer than a radius in
+    By default nothing needs tuning. Steps are whole, never longer than a radius in
     Kullback-Leibler divergence that adapts, decrease once noise takes over, and on a long way have
-    a momentum (:mod:`~ngvi.optim.trust_region`); a mean field's mean is helped by a quasi-Newton
-    memory (:mod:`~ngvi.optim.quasi_newton`); latents that only some of the minibatches move have
+    a momentum (:mod:`~ngvi.optim.trust_region`). A mean field's mean is helped by a quasi-Newton
+    memory (:mod:`~ngvi.optim.quasi_newton`). Latents that only some of the minibatches move have
     step sizes of their own (:mod:`~ngvi.optim.subsampled_latents`). A step size that is given is
     that of every step.
     """

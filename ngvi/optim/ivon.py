@@ -173,7 +173,7 @@ class InitialHess(NamedTuple):
         h_i = (mean_b g_bi^2 + floor^2 mean_bj g_bj^2)^(1/2)
 
     A step is in proportion to ``g_i / h_i``, which is Adam's with second moments that stay, and the
-    posterior is narrow where gradients are large; one number scales all weights alike. With the
+    posterior is narrow where gradients are large. One number scales all weights alike. With the
     published ``beta2=0.99999`` the curvature needs some ten thousand steps to move from where it
     began, so that shorter runs live by it. A tensor without gradients, such as one behind zeros,
     has the root of the mean square over all weights.

@@ -7,7 +7,7 @@ the missing curvature (Nocedal, 1980, *Updating quasi-Newton matrices with limit
 ``S^-1`` as the metric that it corrects. Where the optimum is does not change.
 
 A difference of ``g`` between two minibatches is mostly noise once ``q`` is near the optimum, and a
-step ``s`` times that noise is no curvature: fifty such pairs make a metric that enlarges noise in
+step ``s`` times that noise is no curvature. Fifty such pairs make a metric that enlarges noise in
 some directions and stands still in others. Noise is known by gradients that change their sign
 without getting smaller (:class:`GradientNoise`). From then on only pairs count whose difference is
 far above it, those of the way.

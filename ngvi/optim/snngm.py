@@ -19,13 +19,13 @@ class SnngmRule(NamedTuple):
         m_t = beta m_{t-1} + (1 - beta) g_t / ||g_t||
         lambda <- lambda + alpha m_t / (1 - beta^t),     alpha = alpha_0 sqrt(len(lambda))
 
-    A step moves ``lambda`` by at most ``alpha``, whatever the size of the gradient: large
+    A step moves ``lambda`` by at most ``alpha``, whatever the size of the gradient. Large
     steps cannot happen far from the optimum, and near it a constant ``alpha_0`` leaves a
     noise of that size, which a decreasing schedule removes. The scale of the loss plays no
     role.
 
     By default nothing needs tuning. A gradient is then cut to a length in the Fisher metric, for
-    mean and scale separately, instead of normalised; that length and the step size adapt to
+    mean and scale separately, instead of normalised. That length and the step size adapt to
     whether fresh gradients agree with the last step, and the step size decreases once they do
     not, so that noise averages out (:class:`~ngvi.optim.snngm.AdaptiveStep`). With ``r_t`` the
     length of what enters, ``min(rho_t |g_t|, limit_t)``::

@@ -2,7 +2,7 @@
 
 The noise of a minibatch and of one draw leaves a mean that takes steps of one size as far from the
 optimum as these let it, and a schedule wants to know the number of steps beforehand. The slope of
-the bound along the last step, at its end, does not: on average it is positive while steps lead on,
+the bound along the last step, at its end, does not. On average it is positive while steps lead on,
 and negative once they only wander (Pflug, 1990, *Non-asymptotic confidence bounds for stochastic
 approximation algorithms with constant step size*). So the step size is
 ``first / (1 + n / halves)^(1/2)``. Where clearly more than half of the recent steps had a negative

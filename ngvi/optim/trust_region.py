@@ -4,22 +4,22 @@ What follows adapts to what the steps did, without further evaluations of the mo
 be the derivative of the bound along the last change of ``q``, at its beginning and at its end.
 
 - The *radius* bounds ``KL(q_new || q_old)``. It grows past a step whose slope is still positive at
-  its end (it could have been longer), and falls below the length of one whose slope has changed its
-  sign and is larger than before (it went far beyond the optimum): to where a linear slope would
-  vanish, at most tenfold.
+  its end, which could have been longer. It falls below the length of one whose slope has changed
+  its sign and is larger than before, which went far beyond the optimum: to where a linear slope
+  would vanish, at most tenfold.
 - A slope that has grown a hundredfold, whatever its sign, is that of a step into a tail from which
   no slope leads back: it is taken back, and a tenth of it tried.
 - The *step size* is ``1 / (1 + decrease n)``, where ``n`` counts the steps at whose end the slope
-  was negative (Kesten, 1958, *Accelerated stochastic approximation*): far from the optimum steps
+  was negative (Kesten, 1958, *Accelerated stochastic approximation*). Far from the optimum steps
   stay whole, and at the optimum, where noise changes the sign every other time, they decrease
   as averaging needs them to. The mean and the precision have a count each, of their parts of the
   slope, because noise reaches the precision first: the mean still has whole steps to take. The sign
   change of a step that is far shorter than the one before does not count: it ends what that one
-  began. On a long way there are sign changes of curvature and not of noise: two steps in a row that
+  began. On a long way there are sign changes of curvature and not of noise. Two steps in a row that
   leave between half and all of their slope, or of its part, take two of them back, as noise alone
   hardly ever does.
 
-If the second of these was not shortened, the way is long for another reason than the radius: the
+If the second of these was not shortened, the way is long for another reason than the radius. The
 bound is much flatter there than the Fisher metric says, as where the mean of ``q`` and its
 covariance have to move together. From then on the mean's step has a *momentum* (Polyak, 1964, *Some
 methods of speeding up the convergence of iteration methods*), until the sign of the slope along it
@@ -172,7 +172,7 @@ class LineSearch(NamedTuple):
 
     The divergence grows with ``rho``, like its square while it is small, faster later, and jumps
     where a correction of the new precision sets in. So ``rho`` falls until an attempt fits, by the
-    square root of what is missing within limits that widen, and is then bracketed between that and
+    square root of what is missing within limits that widen. It is then bracketed between that and
     the last that did not, until the divergence is at least ``close`` times the radius. As long as
     all fit, it grows in the same way.
     """

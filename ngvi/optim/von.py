@@ -20,8 +20,8 @@ GAUSS_NEWTON, STEIN = "gauss_newton", "stein"
 class Averaging(NamedTuple):
     """``1 - beta2`` of ``beta2="auto"``: the precision is an average over all steps so far.
 
-    Step ``t`` counts ``t``-fold, as if 50 steps had gone before, and after 850 steps ``t^2``-fold:
-    the curvature of a mean that was still on its way is then forgotten sooner, at a time when there
+    Step ``t`` counts ``t``-fold, as if 50 steps had gone before, and after 850 steps ``t^2``-fold.
+    The curvature of a mean that was still on its way is then forgotten sooner, at a time when there
     are enough steps for an average over fewer of them. From ``3 10^5`` steps on ``beta2`` is
     IVON's own 0.99999, which in fewer leaves the precision near where it began.
 

@@ -3,7 +3,7 @@
 The cavity, the posterior without a row, has the natural parameters of the posterior less those of
 the row's site. Where that is a large change, sites of the other rows are no longer those that they
 were, and natural-gradient steps without the row follow. What the row then is to the cavity is an
-integral over its one or two predictors, by quadrature; of several elements together it is one over
+integral over its one or two predictors, by quadrature. Of several elements together it is one over
 all latents, by importance sampling from the posterior (and, after steps, from the cavity as well),
 whose weights hardly vary: the posterior is the cavity times nearly the row's likelihood.
 """

@@ -136,16 +136,16 @@ class WorkflowResult(RowsResult):
 
         Mean, sd and interval are the Gaussian's, also where :meth:`sample` corrects its draws.
         There are no chains, and so no R-hat. In its place are columns of Pareto smoothed importance
-        sampling (Yao et al., 2018; Vehtari et al., 2024): what importance weights of the draws say
-        of each mean and standard deviation, and ``k_hat``, up to 0.7 of which they can be trusted
-        to say it.
+        sampling (Yao et al., 2018; Vehtari et al., 2024). They say what importance weights of the
+        draws would make of each mean and standard deviation, and ``k_hat`` whether to believe that:
+        up to 0.7.
 
         :param var_names: of the sites, all by default.
         :param prob: between the two ends of the interval, whose tails are equal.
         :param num_draws: of the Gaussian, always the same ones; each is a value of the log density.
         :return: a ``pandas.DataFrame`` with the columns ``mean``, ``sd``, the ends of the interval
             (``5%`` and ``95%``), ``mean_shift`` (weighted mean minus mean, in sd), ``sd_ratio``
-            (weighted sd over sd) and ``k_hat``; the latter three are NaN where a model has no
+            (weighted sd over sd) and ``k_hat``. The latter three are NaN where a model has no
             importance weights, and ``attrs["note"]`` says why.
         :raises ValueError: for names that are not latent sites.
         :raises ModuleNotFoundError: without pandas.

@@ -98,8 +98,8 @@ class RowsResult(Result):
 
         Before it a few steps lead from what the fit has left to the optimum. Where a row is a large
         part of the posterior, natural-gradient steps without it follow, and an integral
-        over what the row sees is the predictive density: by quadrature where that are one or two
-        affine functions, else by importance sampling. ``pareto_k`` says how far to believe each,
+        over what the row sees is the predictive density: by quadrature of one or two affine
+        functions, else by importance sampling. ``pareto_k`` says how far to believe each,
         on the scale of k-hat. The coordinates of ``loo_i`` have how it was made (``how``), the
         row's ``leverage``, and PSIS-LOO from draws of the same posterior with its k-hat (``psis``,
         ``psis_k``), which agrees where that k-hat is below 0.7::

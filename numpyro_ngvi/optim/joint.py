@@ -6,7 +6,7 @@ Every natural-gradient optimiser here is an optax transformation: a
 
 - parameters that are not a family go to ``other``;
 - families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
-- a step with a gradient or a result that is not finite is not taken: parameters and state
+- a step with a gradient or a result that is not finite is not taken. Parameters and state
   stay as they are (or return to an earlier point, if the rule can
   ``recover``; it gives such a result to take a step back), and
   ``num_skipped`` counts it.

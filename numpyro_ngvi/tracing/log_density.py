@@ -1,7 +1,7 @@
 """The model as a function of the guides' latent vectors: ``theta -> log p(y, theta)``.
 
 The function is what NumPyro's own ELBO computes, for a guide whose Gaussian draws are given
-instead of sampled and whose ``log q`` is hidden: the model's log density, with the
+instead of sampled and whose ``log q`` is hidden. It is the model's log density, with the
 log-Jacobians of the constraints, the partners of an ``AutoGuideList`` and the minibatch of the key.
 
 Enumerated latents are summed out as NUTS does, by ``numpyro.contrib.funsor.log_density``, which

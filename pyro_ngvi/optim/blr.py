@@ -40,11 +40,11 @@ class BLR(JointOptim):
     '1.99'
 
     :param optim_args: ``lr`` (``rho``, in (0, 1]: ``"auto"``, the default, a number, or a
-    schedule from the number of steps taken), ``precision_lr`` (``rho`` for the precision, if
-    it differs from that of the mean), ``momentum`` (of ``g``, in [0, 1), default 0, with bias
-    correction; Tan, S5.1) and ``max_kl`` (no step moves ``q`` by more than this
+    schedule from the number of steps taken). ``precision_lr`` (``rho`` for the precision, if
+    it differs from that of the mean). ``momentum`` (of ``g``, in [0, 1), default 0, with bias
+    correction; Tan, S5.1). ``max_kl`` (no step moves ``q`` by more than this
     ``KL(q_new || q_old)``, in nats: ``"auto"`` adapts, from 1, if ``lr`` is ``"auto"``, and
-    else does not limit; None does not limit); or a callable from a parameter's name to these.
+    else does not limit; None does not limit). Or a callable from a parameter's name to these.
     """
 
     torch_optimizer = BLROptimizer

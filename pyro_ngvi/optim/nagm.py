@@ -48,10 +48,10 @@ class NagmOptimizer(JointOptimizer):
 @shared_doc(NagmRule, JointOptim)
 class Nagm(JointOptim):
     """:param optim_args: ``lr`` (``alpha`` for means; a number, default 1e-2, or a schedule from
-    the number of steps taken), ``momentum`` (in [0, 1), default 0.9), ``max_norm``
-    (the clipping threshold ``T``, in nats per unit of ``lambda``, default 5e5) and
+    the number of steps taken). ``momentum`` (in [0, 1), default 0.9). ``max_norm``
+    (the clipping threshold ``T``, in nats per unit of ``lambda``, default 5e5).
     ``scale_lr`` (``alpha`` for scales and Cholesky factors; by default ``lr``, ten times
-    smaller for a diagonal family and a hundred times for a dense one; Tan, section 6); or a
+    smaller for a diagonal family and a hundred times for a dense one; Tan, section 6). Or a
     callable from a parameter's name to these.
     """
 

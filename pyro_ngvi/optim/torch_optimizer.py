@@ -3,7 +3,7 @@
 What all natural-gradient optimisers share:
 
 - families move by their own maps (``retract``, ``natural_step``), and stay Gaussians;
-- a step with a gradient or a result that is not finite is not taken: parameters and state
+- a step with a gradient or a result that is not finite is not taken. Parameters and state
   stay as they are (or return to an earlier point, if the rule can
   ``recover``; it gives such a result to take a step back), and
   ``num_skipped`` counts it.

@@ -39,7 +39,7 @@ class DataParallel(ELBO):
 
         svi = SVI(model, NaturalGaussianGuide(model), BLR(), DataParallel(NaturalELBO()))
 
-    The plate's scale makes each worker's bound one of all rows, with the prior in it once; their
+    The plate's scale makes each worker's bound one of all rows, with the prior in it once. Their
     mean, weighted by the numbers of their rows, is that of the rows which all of them see. So are
     its natural gradients, curvature included, which are linear in the log density: they are summed
     before an optimiser normalises or limits them, and every worker takes the same step. (Those of

@@ -1,7 +1,7 @@
 """The model as a function of the guides' latent vectors: ``theta -> log p(y, theta)``.
 
-The function is what Pyro's own ELBOs compute, for a guide whose Gaussian draws are given instead
-of sampled and whose ``log q`` is hidden: the model's log density, with the log-Jacobians of the
+The function is what Pyro's own ELBOs compute, for a guide whose Gaussian draws are given instead of
+sampled and whose ``log q`` is hidden. It is the model's log density, with the log-Jacobians of the
 constraints, the partners of an ``AutoGuideList``, one minibatch for all runs and sums over
 enumerated latents. Parameters are live.
 

@@ -1,7 +1,7 @@
 """The ways in which a weight meets rows of examples, and the examples' gradients for it.
 
 All are a product by positions, ``z_nt = x_nt W`` with ``x_nt`` of ``K`` and ``z_nt`` of ``M``
-numbers: of a dense layer an example has one position or more, of a convolution its patches are
+numbers. Of a dense layer an example has one position or more, of a convolution its patches are
 these, and of what is added every ``x_nt`` is one. So the gradient of example ``n`` is
 
     g_n = sum_t x_nt^T delta_nt,        delta_nt = dl_n / dz_nt.                              (1)

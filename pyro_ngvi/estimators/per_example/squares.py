@@ -9,7 +9,7 @@ elementwise: one backward pass for all ``delta``. Of an example with several row
 say, the products are summed before they are squared, a few examples at a time.
 
 Where weights meet activations is recorded as the model runs. That nothing else happens to them is
-found out by what must hold then: the gradient is ``X^T delta``; with other weights of the examples
+found out by what must hold then. The gradient is ``X^T delta``. With other weights of the examples
 ``delta`` has these as factors, unless examples depend on each other, as by batch normalisation; and
 every latent is in one entry of one weight.
 """
