@@ -31,6 +31,7 @@ from ngvi.inference.marginals import (
     weighted_marginals,
 )
 from ngvi.inference.problem import Objective, Problem
+from ngvi.inference.weights_verdict import OPTIONS as VERDICT
 from ngvi.inference.weights_verdict import Weights, error_of_k
 from ngvi.latents.layout import Site
 
@@ -135,8 +136,8 @@ class Diagnostics(TellsWhatItHas):
 
     #: How many draws of ``q`` there were.
     num_draws: int
-    #: The shape of the weights' tail; 0 where they are equal up to rounding, infinite where too
-    #: few are left for an estimate.
+    #: The shape of the weights' tail; 0 where they are alike, so that their tail carries nothing
+    #: (98 % of the draws are effective), infinite where too few are left for an estimate.
     pareto_k: float | None
     #: What that means, in words, with the effective draws, the gap and the marginals.
     verdict: str
@@ -290,7 +291,10 @@ def from_log_weights(
     weighted_bound = float(largest + np.log(raw.sum() / num_counted))
     marginals = weighted_marginals(*moments(weights), sites, effective)
     gap = weighted_bound - float(kept.mean())
-    known = _known(shape, len(kept), effective / num_counted, gap, marginals)
+    share = effective / num_counted
+    if shape is not None and share >= VERDICT.alike:
+        shape = 0.0  # the tail of weights that are alike carries nothing, whatever its shape
+    known = _known(shape, len(kept), share, gap, marginals)
     verdict = _verdict(known, kept)
     if num_dropped:
         verdict += f"; the log density is not finite at {num_dropped} of {num_draws} draws"
@@ -332,7 +336,7 @@ def _known(
     """What there is to judge by, of so many finite weights."""
     if shape is None or count < LIMITS.min_draws:
         return None
-    error = error_of_k(shape, tail_size(count), SHAPE_PRIOR)
+    error = error_of_k(shape, tail_size(count), SHAPE_PRIOR) if shape else 0.0
     return Weights(shape, error, share, gap, count, *largest_changes(marginals))
 
 

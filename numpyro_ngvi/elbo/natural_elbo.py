@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from ngvi.estimators.choice import is_noisy, points_at_once
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.table import EstimateCost
 from ngvi.guide.subsampled_latents import log_q_of_minibatch
-from numpyro_ngvi.elbo.step import ElboStep, GuideSetUp, check_same_model
+from numpyro_ngvi.elbo.step import ElboStep, GuideSetUp, check_same_model, in_one_program
 from numpyro_ngvi.estimators import (
     Families,
     PointsBySite,
@@ -111,7 +112,34 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
-        self._warn_outside_jit(rng_key)
+        run, here = (model, guide, args, kwargs), jax.lax.stop_gradient(param_map)
+        arrays = jax.tree.leaves((rng_key, here, args, kwargs))
+        is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays)
+        if not is_traced and not jax.config.jax_disable_jit:
+            count = {self.COUNT: jnp.zeros((), int)}
+            with contextlib.suppress(Exception):  # what is wrong with the model is told below
+                found, gradient = in_one_program(
+                    lambda *key_and_params: self._evaluated(*key_and_params, *run),
+                    rng_key,
+                    {**here, **count},
+                )
+                if self.COUNT not in param_map:
+                    self.count_later(found["mutable_state"].pop(self.COUNT))
+                trained = {name: param_map[name] for name in gradient}
+                loss = found["loss"] + _as_gradient(gradient, trained)
+                return {"loss": loss, "mutable_state": found["mutable_state"] or None}
+            self._warn_outside_jit()
+        return self._evaluated(rng_key, param_map, *run)
+
+    def _evaluated(
+        self,
+        rng_key: jax.Array,
+        param_map: dict[str, Any],
+        model: Callable,
+        guide: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+    ) -> dict[str, Any]:
         params = dict(param_map)
         is_returned = params.pop(self.COUNT, None) is not None
         model_key, guide_key, *_ = keys = random.split(typed_key(rng_key), 2 + DEFAULTS.max_batches)
@@ -133,15 +161,14 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             jax.lax.cond(num_dropped > 0, count, lambda: None)
         return {"loss": loss, "mutable_state": mutable_state}
 
-    def _warn_outside_jit(self, rng_key: jax.Array) -> None:
+    def _warn_outside_jit(self) -> None:
         """Warn at the second step whose programs are compiled for it alone."""
-        self._num_outside_jit += not isinstance(rng_key, jax.core.Tracer)
+        self._num_outside_jit += 1
         if self._num_outside_jit == 2:
             warn(
-                "svi.update outside of jax.jit compiles at every step, which takes a second or "
+                "svi.update outside of jax.jit compiles this model at every step, for a second or "
                 "two: update = jax.jit(svi.update), svi.run(...), or numpyro_ngvi.SVI(...).step."
             )
-            self._num_outside_jit += 1
 
     # -- a step -----------------------------------------------------------------------
 
@@ -351,9 +378,9 @@ def _where_finite(mutable_state: Any, before: dict[str, Any]) -> Any:
 
 
 @jax.custom_jvp
-def _as_gradient(direction: Family, family: Family) -> jax.Array:
-    """Zero, with ``direction`` as its gradient."""
-    return jnp.zeros((), family.loc.dtype)
+def _as_gradient(direction: Any, params: Any) -> jax.Array:
+    """Zero, with ``direction`` as its gradient, both pytrees."""
+    return jnp.zeros((), jax.tree.leaves(params)[0].dtype)
 
 
 @_as_gradient.defjvp

@@ -23,6 +23,7 @@ from numpyro_ngvi.tracing import (
     latent_site,
     sites_with_missed_curvature,
 )
+from numpyro_ngvi.tracing.compilation import compiled
 
 
 class ElboStep(NamedTuple):
@@ -141,3 +142,29 @@ def check_same_model(density: LogDensity, guide: Any) -> None:
     for part in getattr(guide, "_guides", [guide]):
         if isinstance(part, NaturalGaussianGuide):
             part._latent_shapes.require_sites(density.sites)
+
+
+def in_one_program(
+    evaluate: Callable[[jax.Array, dict[str, Any]], dict[str, Any]],
+    rng_key: jax.Array,
+    params: dict[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A step outside of ``jax.jit``: it is traced, and compiled where none does the same.
+
+    :param evaluate: the step's ``"loss"``, and what else it finds, from a key and parameters.
+    :return: what it finds, and the loss's gradient in all parameters of real numbers.
+    """
+
+    def is_real(value: Any) -> bool:
+        return all(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(value))
+
+    def step(params: dict[str, Any], rest: dict[str, Any], key: jax.Array) -> tuple:
+        found = evaluate(key, {**rest, **params})
+        return found["loss"], found
+
+    size = sum(map(jnp.size, jax.tree.leaves(params)))
+    program = compiled(jax.value_and_grad(step, has_aux=True), num_numbers=size)
+    real = {name: value for name, value in params.items() if is_real(value)}
+    rest = {name: value for name, value in params.items() if name not in real}
+    (_, found), gradient = program(real, rest, rng_key)
+    return found, gradient

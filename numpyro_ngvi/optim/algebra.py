@@ -102,6 +102,11 @@ class Algebra(rule.Algebra):
         search = search._replace(
             count=jnp.asarray(0), low=low, failed=jnp.asarray(False), attempt=nothing, length=length
         )
+        while not isinstance(is_settled := settled(search), jax.core.Tracer):
+            # Outside of jax.jit, where each loop of JAX's would be compiled for itself.
+            if is_settled:
+                return search
+            search = advance(search)
         return jax.lax.while_loop(lambda state: ~settled(state), advance, search)
 
 

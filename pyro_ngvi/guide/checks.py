@@ -82,8 +82,13 @@ def check_sites(trace: poutine.Trace) -> None:
 
 
 def lacking_data(trace: poutine.Trace) -> list[str]:
-    """Discrete sites of a guide that is made anew for predictions: data, which are not there."""
-    if caller_of_type(pyro.infer.Predictive) is None:
+    """Discrete sites of a guide that is made anew for predictions: data, which are not there.
+
+    So are those of a call by hand in which nothing is observed.
+    """
+    is_observed = any(site["is_observed"] for _, site in _sample_sites(trace))
+    by_hand = not (is_observed or poutine.runtime.am_i_wrapped())
+    if not by_hand and caller_of_type(pyro.infer.Predictive) is None:
         return []
     return [name for name, site in _latent_sites(trace) if site["fn"].support.is_discrete]
 

@@ -154,6 +154,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         )
         scale = self._init_scale(loc, args, kwargs)
         self.posterior = PosteriorParameters(self.family.initial(loc, scale))
+        self._load_stored()
 
     def _check_trace(self, trace: poutine.Trace) -> None:
         check_names(trace.nodes, (f"_{self._pyro_name}_latent",), "rename it.")

@@ -264,5 +264,22 @@ def test_a_new_guide_draws_from_the_store_without_data():
     again = NaturalGaussianGuide(model)
     found = Predictive(model, guide=again, num_samples=100)(group)["y"]
     assert found.shape == (100, 2) and again.latent_dim == 3
-    with pytest.raises(ValueError, match="leaves out, give some, of which zeros will do"):
-        NaturalGaussianGuide(model)(group)
+    # So it does from a state_dict, before its first call or behind it, which has no data either.
+    state, other = guide.state_dict(), NaturalGaussianGuide(model)
+    pyro.clear_param_store()
+    other.load_state_dict(state)
+    again = NaturalGaussianGuide(model)
+    again(group)
+    again.load_state_dict(state)
+    for one in (other, again):
+        assert Predictive(model, guide=one, num_samples=9)(group)["y"].shape == (9, 2)
+        torch.testing.assert_close(one.median()["rate"].log(), torch.arange(3.0))
+
+
+def test_parameters_of_other_latents_are_told_at_the_first_call(small):
+    other = NaturalGaussianGuide(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)))
+    other.load_state_dict(small.state_dict())
+    pyro.clear_param_store()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="of another model, or the call has no data"):
+            other()
