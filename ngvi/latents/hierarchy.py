@@ -7,15 +7,16 @@ outer plate that it lies in, or the globals. Three kinds of evidence decide:
 - the plates: without one a site is global;
 - the model's dependencies, site by site, which are cautious: wherever a model picks elements of a
   plate by an index (``effect[group]``) they cannot tell which;
-- the Hessian at one point. If a local site's elements are independent given their ancestors,
-  then ``H (s * e)`` is ``s * (H e)`` below them, for ``e`` one coordinate of every element and
-  random ``s``: two products a coordinate of a block, whatever the number of blocks. Anything
-  else contradicts the independence, and names the sites.
+- the Hessian near the start, and where the elements of sites are alike. If a local site's elements
+  are independent given their ancestors, then ``H (s * e)`` is ``s * (H e)`` below them, for ``e``
+  one coordinate of every element and random ``s``: two products a coordinate of a block, whatever
+  the number of blocks. Anything else contradicts the independence, and names the sites.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from ngvi.latents.forest import Forest, forest_from_indices
 from ngvi.latents.layout import Dependencies, Layout, Site
 
 Plates = frozenset[str]
+Product = Callable[[np.ndarray], np.ndarray]
 
 #: Globals are one dense block: up to 100 MB for its three arrays in float64.
 MAX_GLOBALS = 2000
@@ -73,6 +75,7 @@ class _LocalsSearch:
         self.dependencies: Dependencies = self.layout.dependencies
         self.pairs = dict(self.dependencies.pairs)
         self.obstacles: list[str] = []
+        self._where_alike: tuple[Product | None] | None = None  # once it is asked for
         sites = self.layout.sites
         self.plates: dict[str, Plates] = {site.name: frozenset() for site in sites}
         for name in [site.name for site in sites] if declared is None else declared:
@@ -205,6 +208,20 @@ class _LocalsSearch:
         product = self.dependencies.hessian_product
         if product is None:
             return None
+        found = self._contradiction_of(product)
+        are_doubtful = any(
+            shared & self.plates.get(a, none) & self.plates.get(b, none)
+            for none in [frozenset()]
+            for (a, b), shared in self.pairs.items()
+        )
+        if found is None and are_doubtful:
+            if self._where_alike is None:
+                self._where_alike = (self.dependencies.where_alike(),)
+            (product,) = self._where_alike
+            found = None if product is None else self._contradiction_of(product)
+        return found
+
+    def _contradiction_of(self, product: Product) -> tuple[str, str] | None:
         coordinates, rng = self._coordinates(), np.random.default_rng(0)
         for name, plates in self.plates.items():
             if not plates:

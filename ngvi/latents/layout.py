@@ -79,29 +79,50 @@ class Dependencies:
     :param hessian_product: ``v`` to ``H v``, with the Hessian of the log density at a point where
         nothing vanishes by accident; ``(m, d)`` to ``(m, d)``. None if there is no Hessian.
     :param tolerance: relative rounding error of a product.
+    :param where_alike: gives the same where all elements of a site are equal, or None. At a
+        start where one component of a mixture has no rows, they seem independent; not there.
     """
 
     pairs: Pairs
     certain: Pairs = dataclasses.field(default_factory=dict)
     hessian_product: Callable[[np.ndarray], np.ndarray] | None = None
     tolerance: float = 1e-9
+    where_alike: Callable[[], Callable[[np.ndarray], np.ndarray] | None] = lambda: None
 
 
-def hessian_near(
+def curvature_of(
+    pairs: tuple[Pairs, Pairs],
     product_at: Callable[[np.ndarray], Callable | None],
-    size: int,
+    start: np.ndarray,
+    sites: Iterable[Site],
     parts: tuple[float, ...] = (1.0, 0.1, 0.01),
-) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Products with the Hessian at a point away from the start, where it may vanish by symmetry.
+) -> Dependencies:
+    """With products with the Hessian near the start, and where elements of sites are alike.
 
-    Half a unit away, or nearer, where the density of a model in raw units is not finite there.
+    Half a unit away, for a Hessian may vanish by symmetry; or nearer, where the density of a model
+    in raw units is not finite there.
 
-    :param product_at: products with the Hessian so far from the start, shape ``(d,)``; None if
-        they are not finite.
+    :param pairs: that may interact, and that certainly do.
+    :param product_at: products with the Hessian at a latent vector ``(d,)``; None if they are not
+        finite.
     :param parts: of half a unit, that are tried.
     """
-    offset = np.random.default_rng(0).uniform(-0.5, 0.5, size)
-    return next(filter(None, (product_at(part * offset) for part in parts)), None)
+    offset, sites = np.random.default_rng(0).uniform(-0.5, 0.5, len(start)), tuple(sites)
+
+    def near(move: Callable[[np.ndarray], np.ndarray]) -> Callable | None:
+        points = (move(start + part * offset) for part in parts)
+        return next(filter(None, map(product_at, points)), None)
+
+    def alike(point: np.ndarray) -> np.ndarray:
+        for site in sites:
+            axes, own = tuple(plate.axis for plate in site.plates), site.indices(())[0]
+            if site.size and axes:
+                mean = point[own].reshape(site.shape).mean(axes, keepdims=True)
+                point[own] = np.broadcast_to(mean, site.shape).reshape(-1)
+        return point
+
+    tolerance = 1e-9 if start.dtype == np.float64 else 2e-4
+    return Dependencies(*pairs, near(lambda point: point), tolerance, lambda: near(alike))
 
 
 class Layout:

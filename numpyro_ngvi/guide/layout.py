@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi.guide.layout import latent_sites
-from ngvi.latents.layout import Dependencies, Layout, hessian_near
+from ngvi.latents.layout import Dependencies, Layout, curvature_of
 from numpyro_ngvi.tracing.additive_terms import is_sum_of_terms
 from numpyro_ngvi.tracing.dependencies import energy_of, hessian_product, posterior_dependencies
 
@@ -36,15 +36,14 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
         return values
 
     def find_dependencies() -> Dependencies:
-        pairs, certain = posterior_dependencies(model, args, kwargs, shapes)
-        start = guide._init_latent
+        pairs = posterior_dependencies(model, args, kwargs, shapes)
+        start = np.asarray(guide._init_latent)
 
-        def product_at(offset: np.ndarray) -> Callable | None:
-            at = jnp.asarray(np.asarray(start) + offset.astype(start.dtype))
+        def product_at(point: np.ndarray) -> Callable | None:
+            at = jnp.asarray(point.astype(start.dtype))
             return hessian_product(guide.model, args, kwargs, unpack, at)
 
-        tolerance = 1e-9 if start.dtype == jnp.float64 else 2e-4
-        return Dependencies(pairs, certain, hessian_near(product_at, len(start)), tolerance)
+        return curvature_of(pairs, product_at, start, sites)
 
     def is_sum() -> bool:
         if any(site["type"] in ("param", "mutable") for site in guide.prototype_trace.values()):

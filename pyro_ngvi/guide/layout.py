@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi.guide.layout import latent_sites
-from ngvi.latents.layout import Dependencies, Layout, hessian_near
+from ngvi.latents.layout import Dependencies, Layout, curvature_of
 from pyro_ngvi.tracing.additive_terms import is_sum_of_terms
 from pyro_ngvi.tracing.dependencies import hessian_product, log_density, posterior_dependencies
 
@@ -36,16 +36,13 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
         return values
 
     def find_dependencies() -> Dependencies:
-        pairs, certain = posterior_dependencies(model, args, kwargs, shapes)
+        pairs = posterior_dependencies(model, args, kwargs, shapes)
         start = guide._init_loc().detach()
 
-        def product_at(offset: np.ndarray) -> Callable | None:
-            return hessian_product(
-                model, args, kwargs, unpack, start + torch.as_tensor(offset).to(start)
-            )
+        def product_at(point: np.ndarray) -> Callable | None:
+            return hessian_product(model, args, kwargs, unpack, torch.as_tensor(point).to(start))
 
-        tolerance = 1e-9 if start.dtype == torch.float64 else 2e-4
-        return Dependencies(pairs, certain, hessian_near(product_at, len(start)), tolerance)
+        return curvature_of(pairs, product_at, start.numpy(force=True), sites)
 
     def is_sum() -> bool:
         def density(latent: Tensor) -> Tensor:

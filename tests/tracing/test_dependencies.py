@@ -62,6 +62,20 @@ def test_in_raw_units_the_hessian_is_looked_at_near_the_start(ppl):
     assert guide.family.describe() == "5 locals of size 1"
 
 
+def test_components_of_a_mixture_are_no_locals_though_one_has_no_rows_near_the_start(ppl):
+    y = ppl.array([-1.0, 0.0, 2.0])
+
+    def model():
+        with ppl.plate("components", 2):
+            mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        logs = -0.5 * ((y[:, None] - mean) / 0.01) ** 2
+        ppl.factor("rows", ppl.np.logaddexp(logs[:, 0], logs[:, 1]).sum())
+
+    with pytest.warns(UserWarning, match="'mean' .*depends on itself across plate 'components'"):
+        guide = _set_up(ppl, model)
+    assert guide.family.name == "covariance_cholesky"
+
+
 @pytest.mark.fast_in_numpyro("slopes", "nested")
 @pytest.mark.parametrize("model", ["intercepts", "slopes", "nested", "crossed"], indirect=True)
 def test_the_hessian_has_no_entries_outside_of_the_structure(ppl, model):
