@@ -159,11 +159,14 @@ class FittedPosterior:
         raise NotImplementedError
 
     def _without_weights(self, problem: Problem) -> str:
-        """Why draws of the guide have no weights, or nothing."""
+        """Why draws have no importance weights, in words, or nothing."""
         if getattr(problem.objective, "guide_is_enumerated", False):  # in Pyro
             return "the guide has enumerated sites, whose draws have no single weight"
         return ""
 
+    # -- the posterior ----------------------------------------------------------------
+
+    @property
     def posterior(self) -> Any:
         """The Gaussian over the unconstrained latent vector, as a distribution of the PPL.
 
