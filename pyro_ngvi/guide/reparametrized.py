@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from pyro_ngvi.families import Family
 from pyro_ngvi.guide.checks import is_enumerated
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from pyro_ngvi.linalg.arrow import Arrow
-from pyro_ngvi.tracing.batching import BatchedDerivatives
+from pyro_ngvi.tracing.batching import BatchedDerivatives, writing
 from pyro_ngvi.tracing.dependencies import log_density
 from pyro_ngvi.tracing.messengers import quiet
 
@@ -147,11 +147,11 @@ def _mapped(function: Callable, *rows: Tensor) -> tuple[Tensor, ...]:
     """The function of each row, stacked: at once if the model can."""
     if len(rows[0]) == 1:
         return tuple(part[None] for part in function(*(row[0] for row in rows)))
-    try:
-        return torch.vmap(function)(*rows)
-    except (RuntimeError, NotImplementedError, ValueError):
-        found = [function(*row) for row in zip(*rows, strict=True)]
-        return tuple(map(torch.stack, zip(*found, strict=True)))
+    for way in function, writing(function, lambda row: row):
+        with suppress(RuntimeError, NotImplementedError, ValueError):
+            return torch.vmap(way)(*rows)
+    found = [function(*row) for row in zip(*rows, strict=True)]
+    return tuple(map(torch.stack, zip(*found, strict=True)))
 
 
 @shared_doc(reparametrized.ReparametrizedGaussianGuide)

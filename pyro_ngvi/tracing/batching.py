@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor
+from torch._C._functorch import is_batchedtensor, maybe_current_level, maybe_get_level
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 from torch.overrides import TorchFunctionMode
 
@@ -66,10 +66,32 @@ class BatchedTensors(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func not in _MAKERS or is_batchedtensor(made):
-            return made
-        return self.like.new_empty(made.shape, dtype=made.dtype, device=made.device).copy_(made)
+        if func not in _MAKERS or not self._is_inside():
+            return func(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunction():  # another one around this one has other batches
+            made = func(*args, **(kwargs or {}))
+            if is_batchedtensor(made):
+                return made
+            like = self.like.new_empty(made.shape, dtype=made.dtype, device=made.device)
+            return like.copy_(made)
+
+    def _is_inside(self) -> bool:
+        """Whether the batches are those of here: a function of many rows has left them."""
+        level = maybe_current_level()
+        return level is not None and maybe_get_level(self.like) <= level
+
+
+def writing(function: Callable[..., Any], like: Callable[[Any], Tensor]) -> Callable[..., Any]:
+    """The function for ``torch.vmap``, inside of :class:`BatchedTensors`.
+
+    :param like: takes a tensor with the batches out of the first argument.
+    """
+
+    def batched(*args: Any) -> Any:
+        with BatchedTensors(like(args[0])):
+            return function(*args)
+
+    return batched
 
 
 def _fills_a_mask(value: Tensor, index: Any, number: Any) -> bool:

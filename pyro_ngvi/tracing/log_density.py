@@ -28,7 +28,7 @@ from torch import Tensor
 from ngvi.conjugate.site import num_columns, signs_of_runs
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing.arguments import signature
-from pyro_ngvi.tracing.batching import BatchedDerivatives, BatchedTensors
+from pyro_ngvi.tracing.batching import BatchedDerivatives, writing
 from pyro_ngvi.tracing.enumeration import enumerated_log_density
 from pyro_ngvi.tracing.given_latents import (
     GivenLatents,
@@ -145,7 +145,7 @@ class LogDensity:
         if self.facts.particles == "vmap" and not is_one:
             return self._retried(lambda: torch.vmap(function)(latents))
         if self.facts.particles == "writing vmap" and not is_one:
-            return self._retried(lambda: torch.vmap(_writing(function))(latents))
+            return self._retried(lambda: torch.vmap(writing(function, _first))(latents))
         return self._retried(lambda: _loop(function, latents, same_noise), rewrites=not one_by_one)
 
     def without_draws(self) -> Tensor:
@@ -305,12 +305,8 @@ def _rows(points: Latents) -> list[Latents]:
     return [{site: x[r] for site, x in points.items()} for r in range(count)]
 
 
-def _writing(function: Callable[[Latents], Any]) -> Callable[[Latents], Any]:
-    def batched(latents: Latents) -> Any:
-        with BatchedTensors(next(iter(latents.values()))):
-            return function(latents)
-
-    return batched
+def _first(latents: Latents) -> Tensor:
+    return next(iter(latents.values()))
 
 
 def _loop(function: Callable[[Latents], Any], latents: Latents, same_noise: bool) -> Any:

@@ -478,3 +478,32 @@ def test_other_groups_need_the_same_globals():
         ValueError, match=r"'b' has shape \(2,\) with their data, \(1,\) in the fit"
     ):
         fitted._pairs_of_globals(guide(a=2, b=2))
+
+
+def test_draws_share_the_runs_of_a_model_that_writes_into_a_tensor(pyro_backend):
+    """Pyro's ``OrderedLogistic`` does, in whose batches Newton's method has fewer and fewer."""
+    ppl, runs = pyro_backend, []
+
+    def model(y):
+        runs.append(1)
+        scale = ppl.sample("scale", ppl.dist.LogNormal(ppl.array(0.0), 0.5))
+        with ppl.plate("groups", 3):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), scale))
+        with ppl.plate("rows", len(y)):
+            eta, cuts = effect[..., [0, 1, 2, 0, 1, 2]], ppl.array(np.array([-1.0, 1.0]))
+            ppl.sample("y", ppl.dist.OrderedLogistic(eta, cuts), obs=y)
+
+    y = ppl.index(np.array([0, 1, 2, 0, 2, 2]))
+    guide = ppl.package.ReparametrizedGaussianGuide(model)
+    ppl.set_up(guide, y)
+    tracing, latents = ppl.module("tracing"), np.random.default_rng(0).normal(size=(30, 4))
+    facts = tracing.inspect(model, guide, (y,), {})
+    density = tracing.LogDensity(model, guide, (y,), {}, facts)
+    facts.particles = "writing vmap"
+    runs.clear()
+    found = density({_site(ppl, guide): ppl.array(latents)})
+    assert len(runs) < 60
+    facts.particles = "loop"
+    np.testing.assert_allclose(
+        ppl.numpy(found)[:3], ppl.numpy(density({_site(ppl, guide): ppl.array(latents[:3])}))
+    )
