@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -34,6 +35,7 @@ from ngvi.inference.mode_centred import (
     tried,
 )
 from ngvi.inference.monitor import COMPONENTS, LOCALS
+from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
@@ -146,8 +148,12 @@ class FitCall:
     def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """A second fit with locals by their modes, and which of both is kept."""
         insists, self.monitor.phase = self.reparametrize is True, LOCALS
-        set_up = self._mode_centred(first)
-        return tried(first, outcome, set_up, self.optimise, self.rng, self.request, insists)
+        set_up, options = self._mode_centred(first), self.request.options
+        spent = first.problem.objective.cost.total / max(1.0, self.request.share)
+        patience = max(0, options.multi_start.patience - math.ceil(spent))
+        own = dataclasses.replace(options.multi_start, patience=patience)
+        search = partial(self.optimise, options=dataclasses.replace(options, multi_start=own))
+        return tried(first, outcome, set_up, search, self.rng, self.request, insists)
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """A search for several components that goes on from one Gaussian."""
@@ -223,11 +229,19 @@ class FitCall:
             self.mixture(ready.guide.family)  # whether it can be a base
         return ready
 
-    def optimise(self, problem: Problem, state: State | None, num_steps: int = 0) -> Outcome:
-        """A search, as the user asks for it."""
-        return optimise(
-            problem, self.rng, self.request, state, self.checkpoint, num_steps, self.monitor
-        )
+    def optimise(
+        self,
+        problem: Problem,
+        state: State | None,
+        num_steps: int = 0,
+        options: FitOptions | None = None,
+    ) -> Outcome:
+        """A search, as the user asks for it.
+
+        :param options: in the place of the user's.
+        """
+        request = dataclasses.replace(self.request, options=options or self.request.options)
+        return optimise(problem, self.rng, request, state, self.checkpoint, num_steps, self.monitor)
 
     def result(self, ready: Ready) -> Any:
         """Search, compare, and say what has come of it."""

@@ -220,10 +220,18 @@ class Explorer:
         noise = 2 * math.hypot(best.validation.error, run.validation.error)
         if gap > allowed + noise:
             return self._lower(run, gap, counts)
-        is_inside = self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
-        if is_inside and gap > -noise - self.options.same:
+        if self._is_at_the_best(run):
             return best
         return self._followed(run, self._left(), max(self.runs.tolerance, self.options.same))
+
+    def _is_at_the_best(self, run: Run) -> bool:
+        """Whether a run is inside the best Gaussian, at a bound that is hardly another."""
+        best, known = self.runs.best, run.known
+        noise = 2 * math.hypot(best.validation.error, known.error)
+        gap = best.validation.bound - run.level
+        if not -noise - self.options.same < gap <= self.options.coarse_gap + noise:
+            return False
+        return self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
 
     def _followed(self, run: Run, max_cost: float, tolerance: float) -> Optimum | None:
         """The optimum at the end of a run.
@@ -236,7 +244,8 @@ class Explorer:
         run.validation = self.runs.validated(run.search.state)
         self.runs.current = None
         if run.search.status is not Status.OPTIMUM:
-            return None
+            is_near = run.is_coarse or run.search.status is Status.NOISE
+            return best if is_near and self._is_at_the_best(run) else None
         noise = math.hypot(best.validation.error, run.validation.error)
         is_higher = run.level > best.validation.bound + noise
         if same_bound(best.validation, run.validation, same) and not is_higher:

@@ -173,9 +173,12 @@ class MultiStart:
     def _halve(self) -> None:
         """More starts until one comes to its coarse end; if none does, the best half of them goes
         on with twice the steps, until two are left.
+
+        Half of the patience is for those that go on.
         """
         options, runs, others = self.options.multi_start, self.runs, self._other_starts()
-        while len(runs.waiting) < options.num_starts:
+        enough = options.keep * runs.patience_left()
+        while len(runs.waiting) < options.num_starts and runs.patience_left() > enough:
             start = next(others, None)
             if start is None:
                 break
@@ -183,7 +186,7 @@ class MultiStart:
             if runs.waiting[-1].is_coarse:
                 return
         steps = options.first_steps
-        while len(runs.waiting) > 2:
+        while len(runs.waiting) > 2 and runs.can_halve(steps):
             ranked = runs.ranked()
             runs.waiting = ranked[: max(2, math.ceil(options.keep * len(ranked)))]
             runs.optima += [runs.optimum(run) for run in ranked[len(runs.waiting) :]]
@@ -196,6 +199,8 @@ class MultiStart:
         options, runs, others = self.options.multi_start, self.runs, self._other_starts()
         for _ in range(int(options.keep * options.num_starts)):
             if runs.best.is_certified or runs.best.status is Status.CONTRADICTED:
+                return
+            if not runs.patience_left():
                 return
             start = None if runs.waiting else next(others, None)
             if start is not None:

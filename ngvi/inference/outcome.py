@@ -221,7 +221,7 @@ def _limit(optimum: Optimum, tolerance: float) -> str:
 def _noise(optimum: Optimum, left: str, tolerance: float) -> str:
     hint = (
         "Raise tolerance; a reparametrised model (noncentred local latents, say) may have a "
-        "posterior closer to a Gaussian"
+        "posterior closer to a Gaussian, and result.nuts() samples the posterior itself"
     )
     if tolerance < optimum.certificate.upper < math.inf:
         return f"with the most draws that fit takes {_limit(optimum, tolerance)}. {hint}"
@@ -274,8 +274,9 @@ def _unbounded(left: str, stddevs: Callable, tolerance: float, max_steps: int) -
 
 def _coarse(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
     return (
-        f"of several starts none came to its optimum; the best was left off {left}. Go on with "
-        "fit(..., init=result), or raise max_steps"
+        f"of several starts none came to its optimum, while four chains of NUTS would have come to "
+        f"the posterior itself; the best was left off {left}. Take result.nuts(), or go on with "
+        "fit(..., init=result); effort='thorough' does not give up so soon"
     )
 
 

@@ -81,6 +81,7 @@ class Runs:
         self.optima: list[Optimum] = []
         self.current: Run | None = None
         self.checked: tuple[State | None, Finding | None] = None, None
+        self._patience = self.options.multi_start.patience * max(1.0, request.share)
         self._dear_limit = math.inf  # of all gradients, once dear searches have begun
 
     @property
@@ -140,7 +141,11 @@ class Runs:
         is_noisy = isinstance(run.search, StochasticSearch)
         if is_noisy and not self.problem.objective.is_subsampled:
             max_cost = min(max_cost, self.dear_left())
-        run.search.advance(max_cost)
+        if not is_noisy and run.search.status is None and not run.is_coarse:
+            self.coarse(run, math.inf, min(max_cost, self.patience_left()))
+            self.current = run
+        if is_noisy or run.is_coarse:
+            run.search.advance(max_cost)
         return self._known_end(run, max_cost)
 
     def refine(self, run: Run, max_cost: float = math.inf) -> Optimum:
@@ -185,13 +190,17 @@ class Runs:
     def dear_left(self) -> float:
         """What fresh draws at every step, and values alone, may still cost.
 
-        All of them together may take as many gradients as all before them.
+        All of them together may take as many gradients as all before them, while there is patience.
         """
         spent = self.problem.objective.cost.total
         if self._dear_limit == math.inf:
             least = self.options.multi_start.persistence_floor
-            self._dear_limit = spent + max(spent, least)
+            self._dear_limit = spent + min(max(spent, least), self.patience_left())
         return self._dear_limit - spent
+
+    def patience_left(self) -> float:
+        """What may be spent before something comes to an optimum."""
+        return max(0.0, self._patience - self.problem.objective.cost.total)
 
     def persist(self) -> None:
         """Go on from the best end with what is dear: fresh draws at every step, or values alone."""
@@ -254,6 +263,14 @@ class Runs:
             return False
         run.search, run.validation = search, validation
         return True
+
+    def can_halve(self, num_steps: int) -> bool:
+        """Whether there is patience for so many steps with fresh draws of the half that goes on."""
+        of_step = (
+            self.options.stochastic.min_groups * self.problem.objective.groups.cost.num_gradients
+        )
+        count = self.options.multi_start.keep * len(self.waiting)
+        return count * num_steps * of_step < self.patience_left()
 
     # -- what is known of runs --------------------------------------------------------
 

@@ -20,6 +20,9 @@ from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.optim.algebra import algebra
 from numpyro_ngvi.tracing.compilation import blocks, compiled
 
+#: Numbers of a direction from which on its product with the metric takes longer than a call.
+DEAR = 2**16
+
 
 class Metric(metric.Metric):
     """The metric of the families of a state; see :class:`ngvi.inference.metric.Metric`.
@@ -35,7 +38,8 @@ class Metric(metric.Metric):
         super().__init__(state, size, pairs, leaves_out_correlations=restricted)
 
     def gradients(self, naturals: np.ndarray) -> np.ndarray:
-        at_once = 2 * max(self.max_pairs, 1)  # so many have the pairs
+        # The pairs have so many; where a product is dear none is to fill a block up.
+        at_once = 2 * max(self.max_pairs, 1) if self.size < DEAR else 1
         some = blocks(naturals, at_once)
         found = [np.asarray(_gradients(self._families, block)) for block in some]
         return np.concatenate(found)[: len(naturals)]
