@@ -34,7 +34,7 @@ from examples.machine import describe
 
 TABLE, PICTURE, REFERENCE = "time_to_posterior.csv", "time_to_posterior.png", "reference"
 #: Draws of a chain after as many of warm-up, and chains; those of the reference.
-DRAWS, CHAINS, LONG = 1000, 4, 5000
+DRAWS, CHAINS, LONG = 1000, 4, 2000
 #: What a mean may be off, in standard deviations, and a standard deviation by its ratio.
 NEAR_MEAN, NEAR_SD = 0.1, 0.1
 #: Sites that stand for others, which are compared.

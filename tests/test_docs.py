@@ -176,7 +176,8 @@ def test_the_levels_that_the_guide_names_are_the_defaults():
     options = MultiStartOptions()
     for name in ("how_fit_works", "sharp_bits"):
         assert f"`unseen={options.unseen}`" in _read("guide", f"{name}.md")
-    assert f"{options.exploration_floor:,} more" in _read("guide", "how_fit_works.md")
+    how = _read("guide", "how_fit_works.md")
+    assert f"{options.exploration_floor:,} more" in how and f"{options.patience:,}" in how
 
 
 # -- code -----------------------------------------------------------------------------

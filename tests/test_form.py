@@ -92,6 +92,7 @@ CONSTANTS = {
     "numpyro_ngvi.inference.objective.MODES_AT_ONCE": SPEED,
     "numpyro_ngvi.inference.objective.MOST_NUMBERS": MEMORY,
     "numpyro_ngvi.inference.objective.POINTS_IN_DOUBLE": SPEED,
+    "numpyro_ngvi.inference.metric.DEAR": MEMORY,
     "numpyro_ngvi.inference.objective.ROWS_AT_ONCE": MEMORY,
     "numpyro_ngvi.inference.space.MOST_DRAWS_AT_ONCE": SPEED,
     "numpyro_ngvi.inference.space.NUMBERS_AT_ONCE": MEMORY,

@@ -25,7 +25,7 @@ from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import QUICK
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
-from ngvi.inference.runs import Runs, same_bound
+from ngvi.inference.runs import Runs, can_halve, patience_left, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import DRAW, GUIDE, MODE, Start, Starts
 from ngvi.inference.stochastic import StochasticSearch
@@ -177,8 +177,8 @@ class MultiStart:
         Half of the patience is for those that go on.
         """
         options, runs, others = self.options.multi_start, self.runs, self._other_starts()
-        enough = options.keep * runs.patience_left()
-        while len(runs.waiting) < options.num_starts and runs.patience_left() > enough:
+        enough = options.keep * patience_left(runs)
+        while len(runs.waiting) < options.num_starts and patience_left(runs) > enough:
             start = next(others, None)
             if start is None:
                 break
@@ -186,7 +186,7 @@ class MultiStart:
             if runs.waiting[-1].is_coarse:
                 return
         steps = options.first_steps
-        while len(runs.waiting) > 2 and runs.can_halve(steps):
+        while len(runs.waiting) > 2 and can_halve(runs, steps):
             ranked = runs.ranked()
             runs.waiting = ranked[: max(2, math.ceil(options.keep * len(ranked)))]
             runs.optima += [runs.optimum(run) for run in ranked[len(runs.waiting) :]]
@@ -200,7 +200,7 @@ class MultiStart:
         for _ in range(int(options.keep * options.num_starts)):
             if runs.best.is_certified or runs.best.status is Status.CONTRADICTED:
                 return
-            if not runs.patience_left():
+            if not patience_left(runs):
                 return
             start = None if runs.waiting else next(others, None)
             if start is not None:

@@ -209,8 +209,7 @@ class MultiStartOptions:
     #: Gradients for other optima beside the share: what the shortest run of NUTS takes, 2,000
     #: times ten leapfrogs. As many may follow runs that have ended far below.
     exploration_floor: int = 20_000
-    #: Gradients without an optimum, after which nothing new begins: four chains of NUTS, of 2,000
-    #: times a dozen leapfrogs, have the posterior itself. A greater share is greater patience.
+    #: Without an optimum nothing begins after so many: four chains of NUTS, 2,000 dozens of steps.
     patience: int = 100_000
     #: Searches with fresh draws at every step, or by values alone, where nothing else helps, take
     #: as many gradients as all before them, or so many if these were fewer.

@@ -68,6 +68,7 @@ class Runs:
     :ivar waiting: at their coarse ends.
     :ivar optima: where others have ended.
     :ivar current: the one that is going on, if any.
+    :ivar patience: the cost beyond which nothing new begins without an optimum.
     :ivar checked: the state that has been checked, and what was found.
     """
 
@@ -81,7 +82,7 @@ class Runs:
         self.optima: list[Optimum] = []
         self.current: Run | None = None
         self.checked: tuple[State | None, Finding | None] = None, None
-        self._patience = self.options.multi_start.patience * max(1.0, request.share)
+        self.patience = self.options.multi_start.patience * max(1.0, request.share)
         self._dear_limit = math.inf  # of all gradients, once dear searches have begun
 
     @property
@@ -142,7 +143,7 @@ class Runs:
         if is_noisy and not self.problem.objective.is_subsampled:
             max_cost = min(max_cost, self.dear_left())
         if not is_noisy and run.search.status is None and not run.is_coarse:
-            self.coarse(run, math.inf, min(max_cost, self.patience_left()))
+            self.coarse(run, math.inf, min(max_cost, patience_left(self)))
             self.current = run
         if is_noisy or run.is_coarse:
             run.search.advance(max_cost)
@@ -195,12 +196,8 @@ class Runs:
         spent = self.problem.objective.cost.total
         if self._dear_limit == math.inf:
             least = self.options.multi_start.persistence_floor
-            self._dear_limit = spent + min(max(spent, least), self.patience_left())
+            self._dear_limit = spent + min(max(spent, least), patience_left(self))
         return self._dear_limit - spent
-
-    def patience_left(self) -> float:
-        """What may be spent before something comes to an optimum."""
-        return max(0.0, self._patience - self.problem.objective.cost.total)
 
     def persist(self) -> None:
         """Go on from the best end with what is dear: fresh draws at every step, or values alone."""
@@ -263,14 +260,6 @@ class Runs:
             return False
         run.search, run.validation = search, validation
         return True
-
-    def can_halve(self, num_steps: int) -> bool:
-        """Whether there is patience for so many steps with fresh draws of the half that goes on."""
-        of_step = (
-            self.options.stochastic.min_groups * self.problem.objective.groups.cost.num_gradients
-        )
-        count = self.options.multi_start.keep * len(self.waiting)
-        return count * num_steps * of_step < self.patience_left()
 
     # -- what is known of runs --------------------------------------------------------
 
@@ -341,6 +330,18 @@ class Runs:
         """The log density at the mean."""
         mean = self.problem.space.mean(optimum.state)
         return float(self.problem.objective.log_density(optimum.state, mean[None])[0])
+
+
+def patience_left(runs: Runs) -> float:
+    """What may be spent before something comes to an optimum."""
+    return max(0.0, runs.patience - runs.problem.objective.cost.total)
+
+
+def can_halve(runs: Runs, num_steps: int) -> bool:
+    """Whether there is patience for so many steps with fresh draws of the half that goes on."""
+    of_step = runs.options.stochastic.min_groups * runs.problem.objective.groups.cost.num_gradients
+    count = runs.options.multi_start.keep * len(runs.waiting)
+    return count * num_steps * of_step < patience_left(runs)
 
 
 def same_bound(one: Validation, other: Validation, slack: float) -> bool:

@@ -91,6 +91,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     _registry = REGISTRY
     _init_locs: dict[str, jax.Array]
+    #: What guides of one fit have found of the same model, while they are set up.
+    _of_fit: dict | None = None
     _draws_without_data = True  #: whether draws are those of the parameters alone
     _normal, _minibatch_type = NaturalNormal, Minibatch
     _called_by_linear_elbo = staticmethod(called_by_linear_elbo)

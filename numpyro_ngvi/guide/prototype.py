@@ -47,9 +47,9 @@ def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
     """
     rng_key = numpyro.prng_key()
     with handlers.block():
-        found = _find_start(guide, rng_key, args, kwargs)
+        found = _known_start(guide, rng_key, args, kwargs)
         if found is None and guide.hide_data(args, kwargs):
-            found = _find_start(guide, rng_key, args, kwargs)
+            found = _known_start(guide, rng_key, args, kwargs)
     args, kwargs = as_jax((args, kwargs))
     if found is None:
         with Keyed(key=rng_key):
@@ -108,6 +108,33 @@ def set_up_for(guide: Any, given: Any, args: tuple, kwargs: dict) -> None:
             f" call it once with {data}, handlers.seed(guide, 0)(X, y), or keep a fit by "
             "result.save."
         )
+
+
+def known_of_fit(guide: Any, kind: str, find: Callable) -> Any:
+    """What another guide of the same fit has found for the model and a strategy, or finds now.
+
+    :param kind: of what is found.
+    :param find: finds it.
+    """
+    known, by = guide._of_fit, (guide.model_as_given, guide.init_loc_fn)
+    if known is None:
+        return find()
+    rest = guide._requested_scale, guide.create_plates, guide.model.hides_data
+    key = kind, *map(id, by), *rest
+    if key not in known:
+        known[key] = find(), by  # which keeps the ids
+    return known[key][0]
+
+
+def _known_start(guide: Any, *run: Any) -> tuple[Trace, dict[str, jax.Array], float] | None:
+    found, enumerated = known_of_fit(
+        guide, "start", lambda: (_find_start(guide, *run), guide.model.enumerated)
+    )
+    guide.model.enumerated |= enumerated
+    if found is None:
+        return None
+    trace, locs, scale = found
+    return {name: dict(site) for name, site in trace.items()}, dict(locs), scale
 
 
 def _find_start(guide: Any, *run: Any) -> tuple[Trace, dict[str, jax.Array], float] | None:

@@ -98,6 +98,7 @@ class _FitCall(FitCall):
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         super().__init__(given, fit)
         self._programs = PROGRAMS.counts  # before the fit
+        self._found: dict = {}  # of the model, for all its guides
         _check_numbers(self.args, {"rng_key": given["rng_key"], **self.kwargs})
         given_key = given["rng_key"]
         key = np.uint32(0) if given_key is None else typed_key(check_key(given_key))
@@ -127,8 +128,16 @@ class _FitCall(FitCall):
         return log_densities(self.model, self.args, self.kwargs)
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
-        run = model, self.args, self.kwargs, guide, make_guide, self.starts
-        return set_up(*run, self._init_key, curvature)
+        def make(*given: Any) -> Any:
+            new = make_guide(*given)
+            new._of_fit = self._found
+            return new
+
+        run = model, self.args, self.kwargs, guide, make, self.starts
+        ready = set_up(*run, self._init_key, curvature)
+        if guide is None:
+            ready.guide._of_fit = None
+        return ready
 
     def gaussians(self, guide: Any) -> list[NaturalGaussianGuide]:
         return gaussians(guide)

@@ -278,6 +278,10 @@ def test_fresh_draws_at_every_step_cost_no_more_than_all_before():
     solved(before, exploration=0.0, options=small(persistence_floor=0))
     solved(target, exploration=0.0, options=options)
     assert target.cost.total <= 2 * before.cost.total + 500 + 8 * 1000
+    # ... and none of them without patience, nor other starts.
+    impatient = Target(gaussian, change=rough)
+    assert not solved(impatient, exploration=0.0, options=small(patience=100)).converged
+    assert impatient.cost.total < before.cost.total
 
 
 def test_a_larger_share_makes_more_starts_up_to_the_most():
