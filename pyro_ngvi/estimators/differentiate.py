@@ -187,6 +187,8 @@ class Differentiator:
 
     def _pass(self, here: Families, points: PointsBySite, second: Any, weighted: bool) -> _Pass:
         density = self.density
+        if second is None and self.leaves is not None:
+            return self._first_order(here, points, weighted)
         latents = {site: v.detach().requires_grad_() for site, v in points.of(here).items()}
         state = NoiseState() if density.facts.is_stochastic else None
         with torch.enable_grad():
@@ -220,6 +222,14 @@ class Differentiator:
             kept = kept & curvature.finite()
         params = list(zip(leaves, gradients[len(latents) :], strict=True))
         return _Pass(values.detach(), by_site, kept, curvatures, params)
+
+    def _first_order(self, here: Families, points: PointsBySite, weighted: bool) -> _Pass:
+        weights = points.weights if weighted else torch.ones_like(points.weights)
+        values, by_site, gradients = values_and_gradients(
+            self.density, points.of(here), weights, self.leaves
+        )
+        params = list(zip(self.leaves, gradients, strict=True))
+        return _Pass(values, by_site, finite_draws(values, *by_site.values()), {}, params)
 
     def _products(
         self,
@@ -296,6 +306,26 @@ class FromGradients:
         :return: all coordinates of a direction in a row, shape ``(groups, m)``.
         """
         raise NotImplementedError
+
+
+def values_and_gradients(
+    density: LogDensity, latents: Arrays, weights: Tensor, leaves: Sequence[Tensor] = ()
+) -> tuple[Tensor, Arrays, tuple[Tensor, ...]]:
+    """A log density at ``K`` draws, and the gradients of its weighted sum.
+
+    :return: values, gradients by site, and those of the leaves.
+    """
+
+    def first_order(weights: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+        at = {s: r.detach().requires_grad_() for s, r in zip(latents, rows, strict=True)}
+        with torch.enable_grad():
+            values = density(at, is_first_order=True)
+            gradients = gradients_of((weights * values).sum(), [*at.values(), *leaves])
+        return (values.detach(), *gradients)
+
+    values, *found = density.replayed(first_order, weights, *latents.values(), leaves=leaves)
+    by_site = dict(zip(latents, found, strict=False))
+    return values, by_site, tuple(found[len(latents) :])
 
 
 def gradients_of(

@@ -28,12 +28,17 @@ from pyro_ngvi.linalg.arrow import Arrow
 from pyro_ngvi.tracing.batching import BatchedDerivatives, writing
 from pyro_ngvi.tracing.dependencies import log_density
 from pyro_ngvi.tracing.messengers import quiet
+from pyro_ngvi.tracing.recording import Replays, apart
 
 
 class Reparametrization(reparametrization.Reparametrization):
     """Of torch, for one vector; :meth:`of_each` makes it one of many."""
 
     arrow = Arrow
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.replays = Replays()
 
     def _constants(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, device=self.start.device)
@@ -84,7 +89,8 @@ class Reparametrization(reparametrization.Reparametrization):
         rows = torch.arange(len(latents), device=latents.device)
         with quiet(), nullcontext() if len(latents) == 1 else BatchedDerivatives():
             for _ in range(self.options.max_iterations):
-                found = _mapped(one, latents[rows], *(part[rows] for part in state))
+                some = [latents[rows], *(part[rows] for part in state)]
+                found = self.replays("step", partial(_mapped, one), *some)
                 for part, new in zip(state, found, strict=True):
                     part[rows] = new
                 rows = rows[found[3].any(-1)]  # most arrive after a few
@@ -120,7 +126,7 @@ class _Search(torch.autograd.Function):
 
     @staticmethod
     def forward(search: Callable, latent: Tensor) -> tuple[Tensor, ...]:
-        found = search(latent.reshape(-1, latent.shape[-1]))
+        found = apart(search, latent.reshape(-1, latent.shape[-1]))
         return tuple(part.reshape(*latent.shape[:-1], *part.shape[1:]) for part in found)
 
     @staticmethod

@@ -37,6 +37,7 @@ from pyro_ngvi.inference.space import gaussians
 from pyro_ngvi.inference.workers import SharedObjective, shared
 from pyro_ngvi.parallel.workers import Workers
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
+from pyro_ngvi.tracing.recording import Replays
 
 
 @serialised
@@ -95,7 +96,7 @@ def fit(
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
     call = _FitCall(dict(locals()), fit)
-    with repeatable_noise(), poutine.block(), store_as_it_was() as keep, call.monitor:
+    with repeatable_noise(), poutine.block(), store_as_it_was() as keep, call.monitor, call.replays:
         ready = call.ready() if call.workers is None else shared(call.ready, call.workers)
         if ready.has_start:
             keep()
@@ -125,7 +126,7 @@ class _FitCall(FitCall):
             seeds = self.checkpoint.seeds
         if self.workers is not None:
             seeds = self.workers.object_of_first(seeds)
-        self._seed = seeds[0]
+        self._seed, self.replays = seeds[0], Replays()
         self.rng = np.random.default_rng(0 if is_deterministic else seeds)
 
     def look(self) -> Seen | None:
@@ -136,7 +137,10 @@ class _FitCall(FitCall):
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         run = model, self.args, self.kwargs, guide, make_guide, self.starts
-        return set_up(*run, self._seed, curvature)
+        ready = set_up(*run, self._seed, curvature)
+        if ready.has_start and self.workers is None:
+            _replay(ready, self.replays)
+        return ready
 
     def ready(self) -> Ready:
         ready = super().ready()
@@ -194,6 +198,17 @@ class _FitCall(FitCall):
             found = undefined("each worker has a part of the rows")
             vars(result)["diagnostics"] = found
         return result
+
+
+def _replay(ready: Ready, replays: Replays) -> None:
+    """Evaluate with them what is the same in every call, as long as they are open."""
+    objective = ready.problem.objective
+    facts = objective._plan.facts
+    if not (facts.is_subsampled or facts.is_stochastic):
+        objective.density.replays = replays.part()
+    for part in gaussians(ready.guide):
+        if isinstance(part, ReparametrizedGaussianGuide):
+            part._reparametrization.replays = replays.part()
 
 
 def _check_gradients() -> None:

@@ -29,7 +29,7 @@ from pyro_ngvi.estimators import (
     make_plan,
     num_products,
 )
-from pyro_ngvi.estimators.differentiate import gradients_of
+from pyro_ngvi.estimators.differentiate import values_and_gradients
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference.metric import EachRow, flat, gradient_of
@@ -68,6 +68,7 @@ class Objective:
         self._space, self._each_row = space, EachRow()
         # As NUTS takes it.
         self._plan, self._density = make_plan(model, guide, args, kwargs, validate=False)
+        self._leaves = list(space.live.values())
         space.bind(self._density.posteriors)
         self.dim = space.dim
         products = max(num_products(family) for family in space.initial.families)
@@ -186,12 +187,13 @@ class Objective:
         self, theta: np.ndarray, rows: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         latents = self._space.split(theta)
-        at = {site: value.requires_grad_() for site, value in latents.items()}
-        with repeatable_noise(), torch.enable_grad():
+        weights = torch.ones_like(next(iter(latents.values()))[:, 0])
+        with repeatable_noise():
             torch.manual_seed(0)
-            values = self._new_density(rows)(at)
-            gradients = gradients_of(values.sum(), list(at.values()))
-        return _numpy(values), np.concatenate([_numpy(part) for part in gradients], 1)
+            density = self._new_density(rows)
+            values, gradients, _ = values_and_gradients(density, latents, weights, self._leaves)
+        by_site = [_numpy(part) for part in gradients.values()]
+        return _numpy(values), np.concatenate(by_site, 1)
 
     @torch.no_grad()
     def log_density(
@@ -261,7 +263,7 @@ class Objective:
             some = {site: value[start : start + at_once] for site, value in latents.items()}
             with repeatable_noise():
                 torch.manual_seed(start)
-                return density()(some)
+                return density().values(some, self._leaves)
 
         starts = range(0, len(next(iter(latents.values()))), at_once)
         return np.concatenate([_numpy(evaluate(start)) for start in starts])
@@ -295,7 +297,7 @@ class Objective:
         noise = self._space.split(np.concatenate([group.points.noise for group in sample]))
         weights = np.concatenate([group.points.weights for group in sample])
         points = PointsBySite(noise, torch.as_tensor(weights).to(state.families[0].loc))
-        evaluate = estimators.Differentiator(density, self._plan, list(self._space.live.values()))
+        evaluate = estimators.Differentiator(density, self._plan, self._leaves)
         if self._is_single():
             estimate = self._estimator(evaluate, here, points)
             first = points.some(slice(len(estimate.values)))

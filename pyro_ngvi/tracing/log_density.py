@@ -12,7 +12,7 @@ in a loop. :func:`~pyro_ngvi.tracing.particles.choose_particles` finds out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -40,6 +40,7 @@ from pyro_ngvi.tracing.inspection import ModelFacts
 from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
 from pyro_ngvi.tracing.minibatch import MinibatchMessenger, UnknownMinibatch
 from pyro_ngvi.tracing.partly_observed import ProperWhereObserved
+from pyro_ngvi.tracing.recording import OfRows, Replays
 
 #: Draws of the latent vectors by the name of the guide's sample site.
 Latents = dict[str, Tensor]
@@ -71,6 +72,7 @@ class LogDensity:
     ) -> None:
         self.model, self.guide = ProperWhereObserved(facts.idle)(model), guide
         self.args, self.kwargs, self.facts = args, kwargs, facts
+        self.replays = Replays()
         self.minibatch = MinibatchMessenger()
         self.posteriors = self._record()
 
@@ -126,6 +128,24 @@ class LogDensity:
         return self.over_draws(
             self.particle, latents, same_noise=same_noise, one_by_one=as_they_are
         )
+
+    def values(self, latents: Latents, leaves: Sequence[Tensor] = ()) -> Tensor:
+        """The log density at each of ``K`` draws, without derivatives."""
+
+        def values(*rows: Tensor) -> tuple[Tensor]:
+            return (self(dict(zip(latents, rows, strict=True))),)
+
+        return self.replayed(values, *latents.values(), leaves=leaves)[0]
+
+    def replayed(
+        self, function: OfRows, *rows: Tensor, leaves: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, ...]:
+        """What a function of draws gives, which runs the density; without derivatives.
+
+        :param function: always the same one of this name.
+        :param leaves: parameters of the model's own.
+        """
+        return self.replays(function.__name__, function, *rows, leaves=leaves)
 
     def over_draws(
         self,

@@ -1,0 +1,343 @@
+"""Lists of torch's operations: what a recording holds, and the program that two of them make."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+#: Operations whose result is their argument, where nothing is differentiated.
+_SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
+#: Likewise if it has the layout of the argument ...
+_SAME_LAYOUT = {aten.view.default, aten.expand.default, aten._unsafe_view.default}
+_SAME_LAYOUT |= {aten.clone.default, aten.permute.default, aten.slice.Tensor}
+#: ... and besides the other argument is 1.
+_TIMES = {
+    aten.mul.Tensor,
+    aten.mul.Scalar,
+    aten.div.Tensor,
+    aten.div.Scalar,
+    aten.pow.Tensor_Scalar,
+}
+
+
+class NotReplayableError(Exception):
+    """A function does what a list of operations does not say."""
+
+
+class Ref(NamedTuple):
+    """A tensor among those of a recording."""
+
+    slot: int
+
+
+class Multiple(NamedTuple):
+    """A size that is a multiple of the number of rows."""
+
+    times: int
+
+
+@dataclasses.dataclass
+class Operation:
+    """An operation.
+
+    :ivar args: its arguments, with :class:`Ref` in the place of tensors.
+    :ivar outs: the slots of its results, None for what is no new tensor.
+    :ivar is_many: whether there are several.
+    :ivar has_effects: whether it does something besides.
+    :ivar is_fixed: whether it does the same in every call.
+    """
+
+    op: Callable
+    args: tuple
+    kwargs: dict[str, Any]
+    outs: list[int | None] = dataclasses.field(default_factory=list)
+    is_many: bool = False
+    has_effects: bool = False
+    is_fixed: bool = False
+
+    def refs(self) -> list[int]:
+        """The slots of its arguments."""
+        return [part.slot for part in parts((self.args, self.kwargs)) if type(part) is Ref]
+
+
+@dataclasses.dataclass
+class Recording:
+    """What one call of a function has done.
+
+    :ivar num_rows: of its arguments.
+    :ivar tensors: by slot.
+    :ivar external: slots of tensors that the function has not made.
+    :ivar leaves: those of them that may change.
+    :ivar written: slots of tensors whose storage is written into.
+    """
+
+    num_rows: int = 0
+    tensors: list[Tensor] = dataclasses.field(default_factory=list)
+    steps: list[Operation] = dataclasses.field(default_factory=list)
+    inputs: list[int] = dataclasses.field(default_factory=list)
+    outputs: list[int] = dataclasses.field(default_factory=list)
+    external: list[int] = dataclasses.field(default_factory=list)
+    leaves: set[int] = dataclasses.field(default_factory=set)
+    written: set[int] = dataclasses.field(default_factory=set)
+
+
+class Program:
+    """A function that does what two recordings have in common.
+
+    :raises NotReplayableError: if that is not all.
+    """
+
+    def __init__(self, one: Recording, other: Recording) -> None:
+        kept = _common_tensors(one, other)
+        self._versions = [(tensor, tensor._version) for tensor in kept]
+        steps = _common_steps(one, other)
+        self._inputs = [_kind(one.tensors[slot]) for slot in one.inputs]
+        source, names = _Writer(one, other.tensors, steps).source()
+        exec(compile(source, "<recorded operations>", "exec"), names)  # noqa: S102
+        self._run = names["run"]
+
+    def is_for(self, rows: Sequence[Tensor]) -> bool:
+        """Whether it can take these, and the tensors that it has not made are as they were."""
+        return all(tensor._version == version for tensor, version in self._versions) and (
+            list(map(_kind, rows)) == self._inputs
+        )
+
+    @torch.no_grad()
+    def __call__(self, *rows: Tensor) -> tuple[Tensor, ...]:
+        return self._run(len(rows[0]), *(part.detach() for part in rows))
+
+
+def _kind(tensor: Tensor) -> tuple:
+    return tensor.shape[1:], tensor.dtype, tensor.device
+
+
+def parts(tree: Any) -> Iterator[Any]:
+    """What is in lists, tuples and dictionaries."""
+    if type(tree) in (list, tuple):
+        for part in tree:
+            yield from parts(part)
+    elif type(tree) is dict:
+        yield from parts(list(tree.values()))
+    else:
+        yield tree
+
+
+# -- what two recordings have in common ---------------------------------------------------
+
+
+def _common_tensors(one: Recording, other: Recording) -> list[Tensor]:
+    """Tensors that neither has made, and that are to stay as they are."""
+    if (one.external, one.inputs, one.outputs) != (other.external, other.inputs, other.outputs):
+        raise NotReplayableError("other tensors")
+    kept = []
+    for slot in one.external:
+        a, b = one.tensors[slot], other.tensors[slot]
+        if a is b:
+            if slot not in one.leaves:
+                kept.append(a)
+        elif _kind(a) != _kind(b) or not torch.equal(a, b):  # nor if NaN
+            raise NotReplayableError("a tensor of other numbers")
+    return kept
+
+
+def _common_steps(one: Recording, other: Recording) -> list[Operation]:
+    if len(one.steps) != len(other.steps):
+        raise NotReplayableError("more operations")
+    nums = one.num_rows, other.num_rows
+    return [_common_step(*pair, nums) for pair in zip(one.steps, other.steps, strict=True)]
+
+
+def _common_step(one: Operation, other: Operation, nums: tuple[int, int]) -> Operation:
+    is_call = not isinstance(one.op, torch._ops.OpOverload)
+    same_op = one.op is other.op or (is_call and type(one.op) is type(other.op))
+    if not same_op or one.outs != other.outs:
+        raise NotReplayableError(one.op, other.op)
+    args = _common((one.args, one.kwargs), (other.args, other.kwargs), nums)
+    return dataclasses.replace(one, args=args[0], kwargs=args[1])
+
+
+def _common(a: Any, b: Any, nums: tuple[int, int]) -> Any:
+    if type(a) is not type(b):
+        raise NotReplayableError(a, b)
+    if type(a) in (list, tuple):
+        if len(a) != len(b):
+            raise NotReplayableError(a, b)
+        return type(a)(_common(*pair, nums) for pair in zip(a, b, strict=True))
+    if type(a) is dict:
+        if list(a) != list(b):
+            raise NotReplayableError(a, b)
+        return {key: _common(a[key], b[key], nums) for key in a}
+    if type(a) is int and a != b:
+        if a * nums[1] == b * nums[0] and a % nums[0] == 0:
+            return Multiple(a // nums[0])
+        raise NotReplayableError(a, b)
+    if not (a == b or (a != a and b != b)):
+        raise NotReplayableError(a, b)
+    return a
+
+
+# -- the program -------------------------------------------------------------------------
+
+
+def _columns(matrix: Tensor, places: Tensor) -> Tensor:
+    return matrix.gather(1, places.expand(len(matrix), -1))
+
+
+class _Writer:
+    """Writes Python, without what is done twice, for nothing, or in every call alike."""
+
+    def __init__(self, recording: Recording, others: list[Tensor], steps: list[Operation]) -> None:
+        self.tensors, self.others, self.written = recording.tensors, others, recording.written
+        self.inputs, self.names = recording.inputs, {}
+        self.constants = set(recording.external) - recording.leaves - self.written
+        self.externals = set(recording.external)
+        self.same: dict[int, int] = {}
+        self.ones: set[int] = set()
+        self.steps = self._needed(self._distinct(steps), recording.outputs)
+        self.outputs = [self._slot(slot) for slot in recording.outputs]
+
+    def _slot(self, slot: int) -> int:
+        return self.same.get(slot, slot)
+
+    def _distinct(self, steps: list[Operation]) -> list[Operation]:
+        """Those that are neither the same as before nor as in every call."""
+        found, known = [], {}
+        for step in steps:
+            args, kwargs = self._renamed(step.args), self._renamed(step.kwargs)
+            step = dataclasses.replace(step, args=args, kwargs=kwargs)
+            outs = [slot for slot in step.outs if slot is not None]
+            touches = not self.written.isdisjoint([*outs, *step.refs()])
+            if self._is_same(step, touches):
+                self.same[outs[0]] = args[0].slot
+                continue
+            if step.op is aten.lift_fresh.default:
+                step.op = aten.clone.default
+            self._by_places(step)
+            self._by_places(step)
+            if step.op is aten.pow.Tensor_Scalar and args[1] == 0.0:
+                self.ones.update(outs)
+            if self._is_constant(step, touches):
+                self.constants.update(outs)
+                continue
+            key = (id(step.op), repr(args), repr(kwargs))
+            if touches or step.has_effects or not outs:
+                found.append(step)
+            elif key in known:
+                pairs = zip(step.outs, known[key].outs, strict=True)
+                self.same.update({a: b for a, b in pairs if a is not None})
+            else:
+                known[key] = step
+                found.append(step)
+        return found
+
+    def _by_places(self, step: Operation) -> None:
+        """Let columns be taken, and added to, by operations that take a fraction of the time."""
+        if step.op not in (aten.index.Tensor, aten.index_put.default):
+            return
+        source, places = step.args[0].slot, list(step.args[1])
+        tensor = self.tensors[source]
+        is_columns = tensor.dim() == 2 and len(places) == 2 and places[0] is None
+        if not is_columns or places[1].slot not in self.constants:
+            return
+        columns = self.tensors[places[1].slot]
+        are_plain = columns.dim() == 1 and columns.dtype is torch.int64 and len(columns)
+        if not are_plain or columns.min() < 0 or columns.max() >= tensor.shape[1]:
+            return
+        if step.op is aten.index.Tensor:
+            step.op, step.args = _columns, (step.args[0], places[1])
+        elif (
+            step.args[3:] == (True,) and self.tensors[step.args[2].slot].shape[1:] == columns.shape
+        ):
+            step.op, step.args = aten.index_add.default, (step.args[0], 1, places[1], step.args[2])
+
+    def _is_same(self, step: Operation, touches: bool) -> bool:
+        """Whether the result is the first argument."""
+        if step.op in _SAME:
+            return not touches or step.op is not aten.lift_fresh.default
+        if touches or not (step.op in _SAME_LAYOUT or (step.op in _TIMES and self._is_one(step))):
+            return False
+        return type(step.args[0]) is Ref and self._layout(step.args[0].slot) == self._layout(
+            step.outs[0]
+        )
+
+    def _is_one(self, step: Operation) -> bool:
+        by = step.args[1]
+        return by.slot in self.ones if type(by) is Ref else (not step.kwargs and by == 1.0)
+
+    def _layout(self, slot: int) -> tuple:
+        both = self.tensors[slot], self.others[slot]
+        return tuple((one.shape, one.stride(), one.dtype, one.device) for one in both)
+
+    def _is_constant(self, step: Operation, touches: bool) -> bool:
+        if not step.is_fixed or touches or step.has_effects:
+            return False
+        has_rows = any(type(part) is Multiple for part in parts((step.args, step.kwargs)))
+        return not has_rows and self.constants.issuperset(step.refs())
+
+    def _renamed(self, tree: Any) -> Any:
+        if type(tree) is Ref:
+            return Ref(self._slot(tree.slot))
+        if type(tree) in (list, tuple):
+            return type(tree)(map(self._renamed, tree))
+        if type(tree) is dict:
+            return {key: self._renamed(part) for key, part in tree.items()}
+        return tree
+
+    def _needed(self, steps: list[Operation], outputs: list[int]) -> list[Operation]:
+        needed, found = {self._slot(slot) for slot in outputs}, []
+        for step in reversed(steps):
+            if step.has_effects or not needed.isdisjoint(step.outs):
+                needed.update(step.refs())
+                found.append(step)
+        return found[::-1]
+
+    # -- text -------------------------------------------------------------------------
+
+    def source(self) -> tuple[str, dict[str, Any]]:
+        """A function ``run`` of the number of rows and the inputs, and what it is to find."""
+        last = {slot: i for i, step in enumerate(self.steps) for slot in step.refs()}
+        lines = [f"def run(num, {', '.join(f't{slot}' for slot in self.inputs)}):"]
+        kept = {*self.outputs, *self.constants, *self.externals}
+        for i, step in enumerate(self.steps):
+            lines.append(f"    {self._line(step)}")
+            gone = [s for s in dict.fromkeys(step.refs()) if last[s] == i and s not in kept]
+            if gone:
+                lines[-1] += f"; {' = '.join(f't{slot}' for slot in gone)} = None"
+        results = "".join(f"{self._name(slot)}, " for slot in self.outputs)
+        return "\n".join([*lines, f"    return ({results})"]), self.names
+
+    def _line(self, step: Operation) -> str:
+        args = [self._text(part) for part in step.args]
+        args += [f"{key}={self._text(part)}" for key, part in step.kwargs.items()]
+        call = f"{self._constant(getattr(step.op, '_op', step.op))}({', '.join(args)})"
+        outs = ["_" if slot is None else f"t{slot}" for slot in step.outs]
+        if not outs:
+            return call
+        return f"{', '.join(outs)}{',' * step.is_many} = {call}"
+
+    def _text(self, part: Any) -> str:
+        if type(part) is Ref:
+            return self._name(part.slot)
+        if type(part) is Multiple:
+            return "num" if part.times == 1 else f"{part.times} * num"
+        if type(part) in (list, tuple):
+            return f"[{', '.join(map(self._text, part))}]"
+        if type(part) in (int, bool, str, type(None)) or (type(part) is float and part - part == 0):
+            return repr(part)
+        return self._constant(part)
+
+    def _name(self, slot: int) -> str:
+        name = f"t{slot}"
+        if slot in self.constants or slot in self.externals:
+            self.names[name] = self.tensors[slot]
+        return name
+
+    def _constant(self, value: Any) -> str:
+        name = f"c{id(value)}"
+        self.names[name] = value
+        return name

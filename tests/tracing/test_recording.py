@@ -1,0 +1,230 @@
+"""Recorded functions give what the functions give, or are not replayed."""
+
+import copy
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyro_ngvi import fit
+from pyro_ngvi.tracing.messengers import quiet
+from pyro_ngvi.tracing.program import NotReplayableError
+from pyro_ngvi.tracing.recording import ReplayOptions, Replays, apart, recorded
+
+DATA = torch.tensor([0.3, -1.2, 2.0, 0.7])
+GROUPS = torch.tensor([0, 1, 1, 2])
+X = torch.linspace(-1.0, 2.0, 18, dtype=torch.float64).reshape(6, 3)
+
+
+def gradient(value):
+    """Of a function of one row, as a function of rows."""
+
+    def of_rows(x):
+        def summed(row):
+            return value(row).sum()
+
+        return torch.vmap(torch.func.grad_and_value(summed))(x)
+
+    return of_rows
+
+
+def agree(function, x=X, by=1.7):
+    """Whether a program does to others, of another number, what the function does."""
+    program = recorded(function, [x])
+    for other in (x * by, torch.cat([x, -x]), x[:1]):
+        for found, expected in zip(program(other), function(other), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14, equal_nan=True)
+    return program
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x: dist.Normal(x[GROUPS], x.exp()[GROUPS]).log_prob(DATA),
+        lambda x: dist.StudentT(x[0].exp(), x[1], x[2].exp()).log_prob(DATA) ** 2,
+        lambda x: torch.where(x > 0.5, x**3, x.cumsum(0)) / x.new_tensor(3.0),
+        lambda x: torch.linalg.cholesky(x.outer(x) + 3 * torch.eye(3, dtype=x.dtype)).logdet(),
+        lambda x: torch.zeros_like(x).index_add(0, GROUPS, x[GROUPS]).masked_fill(x > 1, 2.0),
+        lambda x: (torch.ones(3, 3, dtype=x.dtype) @ x) * x.detach() + float(DATA.max()),
+        lambda x: DATA[DATA > 0].sum() * x.clone().mul_(2.0),
+    ],
+)
+def test_programs_do_the_same(value):
+    with quiet():
+        agree(gradient(value))
+
+
+def test_columns_are_taken_in_any_order():
+    last = torch.tensor([-1, 0, -2])
+    agree(lambda x: (x[:, last], x[:, GROUPS], x[:, GROUPS[None]], x[:, last > 0]))
+
+
+def counted(x):
+    counted.calls += 1
+    return (x * counted.calls,)
+
+
+counted.calls = 0
+
+
+def written(x):
+    written.into += x.sum()
+    return (x * 1.0,)
+
+
+written.into = torch.zeros((), dtype=torch.float64)
+WEIGHTS = torch.ones(3, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        counted,
+        written,
+        lambda x: (x if x.sum() > 0 else -x,),
+        lambda x: (x * x.sum().item(),),
+        lambda x: (x * float(x.detach().numpy().sum()),),
+        lambda x: (torch.as_tensor(np.exp(x.tolist())),),
+        lambda x: (x + torch.randn(3),),
+        lambda x: (torch.dropout(x, 0.5, True),),
+        lambda x: (x[x > 0],),
+        lambda x: (x * WEIGHTS,),  # which somebody may replace
+        lambda x: (x.add_(1.0),),
+        lambda x: (x * len(x) ** 2,),
+    ],
+)
+def test_what_is_not_a_list_of_operations_is_refused(function):
+    with pytest.raises(NotReplayableError):
+        recorded(function, [X.clone()])
+
+
+def test_a_branch_that_is_seen_late_ends_it():
+    """A function that decides where torch does not see it."""
+    sign = [1.0]
+    uses = []
+
+    def function(x):
+        uses.append(len(x))
+        return (x * sign[0],)
+
+    with Replays() as replays:
+        for _ in range(30):
+            replays("f", function, X)
+        known, sign[0] = len(uses), -1.0
+        while len(uses) == known:  # until it is compared
+            replays("f", function, X)
+        assert torch.equal(replays("f", function, X)[0], -X)
+
+
+def test_data_that_have_changed_are_read_again():
+    data = torch.ones(3, dtype=torch.float64)
+
+    def function(x):
+        return (x * data.exp(),)
+
+    with Replays() as replays:
+        for k in range(30):
+            data += k % 10 == 8
+            assert torch.equal(replays("f", function, X)[0], X * data.exp())
+
+
+def test_leaves_may_change():
+    leaf = torch.ones(3, dtype=torch.float64, requires_grad=True)
+
+    def function(x):
+        with torch.enable_grad():
+            value = (x * leaf.exp()).sum()
+            return torch.autograd.grad(value, [leaf])
+
+    with Replays() as replays:
+        for k in range(30):
+            with torch.no_grad():
+                leaf.copy_(torch.full((3,), 0.1 * k))
+            (found,) = replays("f", function, X, leaves=[leaf])
+            torch.testing.assert_close(found, function(X)[0])
+
+
+def test_rows_of_another_kind_are_not_replayed():
+    with Replays() as replays:
+        for _ in range(9):
+            replays("f", lambda x: (x * 2,), X)
+        for other in (X.float(), X[:, :2], X[:0]):
+            assert torch.equal(replays("f", lambda x: (x * 2,), other)[0], other * 2)
+
+
+def test_errors_are_those_of_the_function():
+    def function(x):
+        return (torch.linalg.cholesky(x[:, :, None] * torch.eye(3, dtype=x.dtype)),)
+
+    with Replays() as replays:
+        for _ in range(9):
+            replays("f", function, X.abs() + 1)
+        with pytest.raises(torch.linalg.LinAlgError):
+            replays("f", function, -X.abs() - 1)
+
+
+def test_parts_that_decide_on_numbers_are_called():
+    def halved(x):
+        while x.abs().max() > 1:
+            x = x / 2
+        return (x,)
+
+    agree(lambda x: (apart(halved, x)[0] * x,), by=9.0)
+
+
+def test_nothing_is_kept_afterwards():
+    with Replays() as replays:
+        part = replays.part()
+        for _ in range(9):
+            part("f", lambda x: (x * 2,), X)
+        assert not copy.deepcopy(part)._is_open
+    assert torch.equal(part("f", lambda x: (x * 3,), X)[0], X * 3)
+
+
+SCALE = 1.0
+
+
+def mean(y):
+    at = pyro.sample("at", dist.Normal(0.0, SCALE))
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.Normal(at, 1.0), obs=y)
+
+
+def groups(y):
+    at = pyro.sample("at", dist.Normal(0.0, 5.0))
+    spread = pyro.sample("spread", dist.HalfNormal(SCALE))
+    with pyro.plate("groups", len(y)):
+        effect = pyro.sample("effect", dist.Normal(at, spread))
+        pyro.sample("y", dist.Normal(effect, 1.0), obs=y)
+
+
+def found(model, y, before, monkeypatch):
+    monkeypatch.setattr(Replays, "options", ReplayOptions(calls_before=before))
+    pyro.set_rng_seed(0)
+    result = fit(model, y, effort="quick", progress_bar=False)
+    return np.array([result.bound, result.cost.gradients, *result.posterior.mean.tolist()])
+
+
+def test_fits_never_share_a_program(monkeypatch):
+    """Neither a global that has changed, nor other data of the same shapes, nor another closure."""
+    y, never = DATA.double(), 10**9
+    others = []
+    for scale, data, model in (
+        (1.0, y, mean),
+        (3.0, y, mean),
+        (3.0, y + 1, mean),
+        (3.0, y + 1, lambda y: mean(2 * y)),
+    ):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        others.append(found(model, data, 0, monkeypatch))
+        np.testing.assert_allclose(others[-1], found(model, data, never, monkeypatch), rtol=1e-9)
+    assert len({one[0] for one in others}) == 4
+
+
+@pytest.mark.slow
+def test_a_fit_by_modes_is_what_it_is_without(monkeypatch):
+    y = torch.tensor([1.0, -2.0, 0.5, 4.0], dtype=torch.float64)
+    expected = found(groups, y, 10**9, monkeypatch)
+    np.testing.assert_allclose(found(groups, y, 0, monkeypatch), expected, rtol=1e-6)
