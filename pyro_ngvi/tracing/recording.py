@@ -51,7 +51,7 @@ _VALUES = {*_DRAWS, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sh
 class ReplayOptions:
     """When to record."""
 
-    calls_before: int = 6  #: which are as long as it takes to record
+    calls_before: int = 12  #: which have taken about as long as it takes to record
     few: int = 3  #: rows of the first recording: one and two are often cases of their own
     more: int = 5  #: rows of the second one
 
@@ -66,7 +66,7 @@ class Replays:
     ...     return x.sum(-1), x.square().sum(-1)
     >>> x = torch.arange(12.0).reshape(4, 3)
     >>> with Replays() as replays:
-    ...     found = [replays("moments", moments, x * k) for k in range(10)]
+    ...     found = [replays("moments", moments, x * k) for k in range(20)]
     >>> found[9][0]
     tensor([ 27., 108., 189., 270.])
     """

@@ -148,7 +148,7 @@ def test_leaves_may_change():
 
 def test_rows_of_another_kind_are_not_replayed():
     with Replays() as replays:
-        for _ in range(9):
+        for _ in range(15):
             replays("f", lambda x: (x * 2,), X)
         for other in (X.float(), X[:, :2], X[:0]):
             assert torch.equal(replays("f", lambda x: (x * 2,), other)[0], other * 2)
@@ -159,7 +159,7 @@ def test_errors_are_those_of_the_function():
         return (torch.linalg.cholesky(x[:, :, None] * torch.eye(3, dtype=x.dtype)),)
 
     with Replays() as replays:
-        for _ in range(9):
+        for _ in range(15):
             replays("f", function, X.abs() + 1)
         with pytest.raises(torch.linalg.LinAlgError):
             replays("f", function, -X.abs() - 1)
@@ -177,7 +177,7 @@ def test_parts_that_decide_on_numbers_are_called():
 def test_nothing_is_kept_afterwards():
     with Replays() as replays:
         part = replays.part()
-        for _ in range(9):
+        for _ in range(15):
             part("f", lambda x: (x * 2,), X)
         assert not copy.deepcopy(part)._is_open
     assert torch.equal(part("f", lambda x: (x * 3,), X)[0], X * 3)
