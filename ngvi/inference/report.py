@@ -71,9 +71,11 @@ def report(result: Any, complete: bool) -> str:
     lines = [f"FitResult: {state} after {result.num_steps} {steps}, {result.seconds:.1f} s"]
 
     def add(name: str, *values: str) -> None:
+        wrap = functools.partial(textwrap.wrap, width=SIZES.of_words, break_on_hyphens=False)
+        parts = [part for value in values for part in wrap(value)]
         lines.extend(
-            f"  {label:<{SIZES.width}}{value}"
-            for label, value in zip([name] + [""] * (len(values) - 1), values, strict=True)
+            f"  {label:<{SIZES.width}}{part}"
+            for label, part in zip([name] + [""] * (len(parts) - 1), parts, strict=True)
         )
 
     add("reason", result.reason)
@@ -87,7 +89,7 @@ def report(result: Any, complete: bool) -> str:
     )
     add("bound", _nats(result.bound, result.bound_error))
     if hint := reparametrize(result):
-        add("hint", *hint)
+        add("hint", hint)
     if not complete:
         add("diagnostics", "not computed yet: print(result) or result.diagnostics")
         return "\n".join(lines)
@@ -124,35 +126,35 @@ def without_mode(guide: Any, params: dict[str, Any]) -> str:
     return f"{', '.join(words)} on average"
 
 
-def reparametrize(result: Any) -> tuple[str, ...]:
-    """Whether locals by their conditional modes are likely to do better, in two lines, or nothing.
+def reparametrize(result: Any) -> str:
+    """Whether locals by their conditional modes are likely to do better, in words, or nothing.
 
     They follow what no Gaussian over all latents does: how the spread of locals depends on the
     globals. Where the Gaussian is as good as exact there is nothing to follow.
     """
     guide = result.guide
     if type(guide).__name__ != "NaturalGaussianGuide" or guide.create_plates is not None:
-        return ()
+        return ""
     validation = result.validation
     if second_fit(result) or validation is None or not validation.spread > SIZES.wide:
-        return ()
+        return ""
     if validation.is_heavy_tailed:  # a few draws in a tail are no spread
-        return ()
+        return ""
     names = [s.name for s in guide.sites if any(plate.size > 1 for plate in s.plates)]
     if not names:
-        return ()
+        return ""
     most = SIZES.num_marginals
     first = ", ".join(map(repr, names[:most])) + ", ..." * (len(names) > most)
     return (
-        f"log w varies by {result.validation.spread:.1f} nats. If {first} are independent in",
-        "plates given the rest, guide=ReparametrizedGaussianGuide(model) may raise the bound",
+        f"log w varies by {result.validation.spread:.1f} nats. If {first} are independent in "
+        "plates given the rest, guide=ReparametrizedGaussianGuide(model) may raise the bound"
     )
 
 
 def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
     k = diagnostics.pareto_k
     words = "" if k is None else f"{k_in_words(diagnostics)}, "
-    add("Pareto k-hat", *textwrap.wrap(words + diagnostics.verdict, SIZES.of_words))
+    add("Pareto k-hat", words + diagnostics.verdict)
     if diagnostics.importance_weighted_bound is None:
         return
     bound = diagnostics.importance_weighted_bound, diagnostics.importance_weighted_bound_error

@@ -64,8 +64,9 @@ def corrected(
     """Draws of the model's posterior; some are the same.
 
     They have a fault where the weights' tail has a k-hat above 0.7, or that of the weights times a
-    latent's squared deviations for certain; where they are worth too few draws, more of which are
-    wanted where the error of k-hat reaches 0.7; and where the posterior's own dynamics spread them.
+    latent's squared deviations for certain. Another is that they are worth too few draws, more of
+    which are wanted where the error of k-hat reaches 0.7. The last is that the posterior's own
+    dynamics spread them.
 
     :param state: of which they are made, by their weights.
     :param num_samples: how many.
