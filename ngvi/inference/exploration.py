@@ -154,18 +154,20 @@ class Explorer:
         """The optimum to which a point leads.
 
         A run begins at the mode. If there is none, or it is so high that it has hardly any mass,
-        as in the neck of a funnel, it begins at the point, as broad as the bound likes best.
+        as in the neck of a funnel, it begins at the point, as broad as the bound likes best. A
+        narrow mode that has the mass of a better optimum shows it by the bound about it.
 
         :param end: of the ascent from it.
         """
         known = self._known(end)
         if known is not None or not self._may_go_on() or not math.isfinite(end.height):
             return known
+        start = self.starts.at(end.mean, MODE, is_mode=True) if end.is_mode else None
         above = end.height - self.runs.level(self.runs.best)
-        if end.is_mode and above < self._allowed(self.options.degenerate):
-            start = self.starts.at(end.mean, MODE, is_mode=True)
-        else:
-            start = self.starts.broad(point)
+        if start is None or above > self._allowed(self.options.degenerate):
+            least = self.runs.best.validation.bound - self.options.coarse_gap
+            if start is None or start.value < least:
+                start = self.starts.broad(point)
         known = None if start is None else self._follow(start)
         if known is not None and end.is_mode:
             self._modes.append((end, known))

@@ -197,9 +197,9 @@ class ByValuesOptions:
 class MultiStartOptions:
     """Several starts, and the search for other optima."""
 
-    #: Starts of a round, where the first ones fail.
+    #: Starts of a round, and of the search for others at most: mostly its share ends it before.
     num_starts: int = 8
-    max_starts: int = 64
+    max_starts: int = 256
     #: The part of the runs that goes on from each round, with twice the cost.
     keep: float = 0.5
     #: Cost of a run in the first round, in steps.
@@ -376,7 +376,7 @@ class FitOptions:
 
     They are in :mod:`ngvi.inference.options`, each with its reason, and need no change::
 
-        fit(model, X, y, options=FitOptions(multi_start=MultiStartOptions(max_starts=256)))
+        fit(model, X, y, options=FitOptions(multi_start=MultiStartOptions(unseen=0.05)))
     """
 
     local: LocalSearchOptions = LocalSearchOptions()

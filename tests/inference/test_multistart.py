@@ -142,6 +142,20 @@ def test_where_no_start_is_finite_it_says_so():
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_a_needle_that_has_the_mass_of_a_better_optimum_is_one(seed):
+    """Its mode is as high above the other as the neck of a funnel would be."""
+
+    def density(theta):
+        needle = 10.0 - 1.5 * np.log1p(((theta[:, 0] - 4.0) / 1e-4) ** 2)
+        return np.logaddexp(gaussian(theta, np.array([-4.0]), np.ones(1)), needle)
+
+    prior = np.zeros(1), 3.0 * np.ones(1)
+    found = solved(Target(density, dim=1, of_prior=prior, start=(-4.0, 1.0)), seed)
+    assert found.optimum.state.mean[0] == pytest.approx(4.0, abs=1e-3)
+    assert found.optimum.validation.bound > 1.0
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_the_higher_of_two_modes_is_found_and_both_are_kept(seed):
     target = Target(TWO, of_prior=(3.0, 4.0))
     outcome = solved(target, seed)
