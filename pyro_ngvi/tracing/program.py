@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -100,6 +101,9 @@ class Program:
         source, names = _Writer(one, other.tensors, steps).source()
         exec(compile(source, "<recorded operations>", "exec"), names)  # noqa: S102
         self._run = names["run"]
+        # Rewriting is for what calls torch anew, such as a search of its own.
+        is_whole = all(isinstance(step.op, torch._ops.OpOverload) for step in steps)
+        self._alone = torch._C.DisableTorchFunction if is_whole else nullcontext
 
     def is_for(self, rows: Sequence[Tensor]) -> bool:
         """Whether it can take these, and the tensors that it has not made are as they were."""
@@ -109,7 +113,8 @@ class Program:
 
     @torch.no_grad()
     def __call__(self, *rows: Tensor) -> tuple[Tensor, ...]:
-        return self._run(len(rows[0]), *(part.detach() for part in rows))
+        with self._alone():
+            return self._run(len(rows[0]), *(part.detach() for part in rows))
 
 
 def _kind(tensor: Tensor) -> tuple:
