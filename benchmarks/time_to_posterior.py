@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -270,9 +271,14 @@ def picture() -> None:
     """Seconds by method, a panel for each model: cold, and warm within; hollow if not right."""
     rows = pages.read(TABLE)
     models = list(dict.fromkeys(row["model"] for row in rows))
-    figure, axes = pages.figure(1, len(models), size=(3.6, 2.8))
-    for axis, name in zip(axes[0], models, strict=True):
-        own = [row for row in rows if row["model"] == name][::-1]
+    longest = 1.3 * max(float(row[kind]) for row in rows for kind in ("cold", "warm"))
+    columns = min(3, len(models))
+    count = math.ceil(len(models) / columns)
+    figure, axes = pages.figure(count, columns, size=(3.9, 2.5))
+    for axis in axes.ravel()[len(models) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.ravel(), models, strict=False):
+        own = sorted((row for row in rows if row["model"] == name), key=_place, reverse=True)
         for place, row in enumerate(own):
             is_right = row["right"] == "yes"
             color = "C0" if row["method"].startswith("fit") else "0.5"
@@ -280,9 +286,17 @@ def picture() -> None:
             axis.barh(place, float(row["cold"]), 0.7, color=face, edgecolor=color, alpha=0.6)
             axis.plot(float(row["warm"]), place, "|", color="black", markersize=12)
         axis.set_yticks(range(len(own)), [row["method"] for row in own])
-        axis.set(xscale="log", title=name, xlabel="seconds of CPU")
+        axis.set(xscale="log", title=name, xlabel="seconds of CPU", xlim=(0.1, longest))
+        axis.xaxis.set_major_formatter("{x:g}")
     figure.tight_layout()
     pages.save(figure, PICTURE)
+
+
+def _place(row: dict[str, str]) -> tuple[bool, str]:
+    """``fit`` first, with its corrected draws below."""
+    name = row["method"]
+    ppl = name.rpartition(", ")[2]
+    return not name.startswith("fit"), f"{ppl} {name}" if name.startswith("fit") else name
 
 
 def main() -> None:

@@ -274,9 +274,9 @@ def _unbounded(left: str, stddevs: Callable, tolerance: float, max_steps: int) -
 
 def _coarse(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
     return (
-        f"of several starts none came to its optimum, while four chains of NUTS would have come to "
-        f"the posterior itself; the best was left off {left}. Take result.nuts(), or go on with "
-        "fit(..., init=result); effort='thorough' does not give up so soon"
+        f"of several starts none came to its optimum within the gradients that fit takes; the best "
+        f"was left off {left}. Go on with result.nuts(), which samples the posterior itself, or "
+        "with fit(..., init=result); effort='thorough' does not give up so soon"
     )
 
 
