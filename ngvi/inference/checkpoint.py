@@ -288,7 +288,7 @@ class Checkpoint:
         found = ask()
         both = {f"q/{k}": array for k, array in question.items()}
         both |= {f"a/{k}": array for k, array in found.items()}
-        self._keep(records.record({k: int(count) for k, count in vars(cost).items()}, both))
+        self._keep(records.record(cost.counts, both))
         return found
 
     def _next(self) -> bytes | None:

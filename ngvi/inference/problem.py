@@ -11,6 +11,8 @@ products.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -38,6 +40,13 @@ class Cost:
     #: of the same shapes none is compiled. Pyro has none.
     compiled: int = dataclasses.field(default=0, compare=False)
     reused: int = dataclasses.field(default=0, compare=False)
+    #: Of this process, in evaluations by programs that were there already.
+    seconds: float = dataclasses.field(default=0.0, compare=False)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """All but the time, by name."""
+        return {name: int(value) for name, value in vars(self).items() if name != "seconds"}
 
     @property
     def evaluations(self) -> int:
@@ -63,6 +72,21 @@ class Cost:
         total = self + other
         self.become(total)
         other.become(total)
+
+
+def timed(evaluate: Callable) -> Callable:
+    """A method of an :class:`Objective` whose time counts, but for that of compilation."""
+
+    @functools.wraps(evaluate)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        cost, programs, start = self.cost, self.num_programs, time.perf_counter()
+        before = cost.seconds
+        found = evaluate(self, *args, **kwargs)
+        if programs == self.num_programs:
+            cost.seconds = before + time.perf_counter() - start  # with calls of the same inside
+        return found
+
+    return run
 
 
 class Rows(NamedTuple):

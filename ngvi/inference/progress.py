@@ -112,7 +112,7 @@ def note(explorer: Any) -> tuple[dict[str, Any], Arrays] | None:
         "heights": [[float(height), float(near)] for height, near in explorer._heights],
         "report": plain(vars(explorer.report)),
         "costs": [explorer.spent, explorer.reached],
-        "cost": plain(vars(runs.problem.objective.cost)),
+        "cost": runs.problem.objective.cost.counts,
         "steps": [runs.monitor.num_steps, float(runs.monitor.best)],
         "rng": runs.rng.bit_generator.state,
     }

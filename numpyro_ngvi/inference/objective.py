@@ -18,7 +18,7 @@ from ngvi.estimators.score import score_direction
 from ngvi.families.points import Points
 from ngvi.inference.data_passes import fraction
 from ngvi.inference.estimate import Direction, Estimate, Sample
-from ngvi.inference.problem import Cost, Rows
+from ngvi.inference.problem import Cost, Rows, timed
 from ngvi.inference.samples import ChainCubature, Groups
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.base import Family
@@ -29,7 +29,7 @@ from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64
+from numpyro_ngvi.tracing.compilation import PROGRAMS, blocks, compiled, enable_x64
 from numpyro_ngvi.tracing.plates import subsampled_plates
 from numpyro_ngvi.tracing.prior import draws_of_prior
 from numpyro_ngvi.tracing.traced import Traced, key_like
@@ -128,6 +128,12 @@ class Objective:
         """See :class:`ngvi.inference.problem.Objective`."""
         return self.estimator == "quadrature" and not self.is_subsampled
 
+    @property
+    def num_programs(self) -> int:
+        """That JAX has compiled so far."""
+        return PROGRAMS.counts.compiled
+
+    @timed
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
         if (
@@ -171,6 +177,7 @@ class Objective:
         values, naturals, gradients = map(np.stack, zip(*rows, strict=True))
         return Estimate(values, naturals, Direction(naturals.mean(0), gradients.mean(0)))
 
+    @timed
     def gradient(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -182,6 +189,7 @@ class Objective:
         values, gradients = zip(*jax.device_get(found), strict=True)
         return np.array(values, float), np.stack(gradients).astype(float)
 
+    @timed
     def log_density(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> np.ndarray:

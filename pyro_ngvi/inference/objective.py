@@ -18,7 +18,7 @@ from ngvi.estimators.points import mixture_in
 from ngvi.estimators.score import score_direction
 from ngvi.inference.data_passes import fraction
 from ngvi.inference.estimate import Direction, Estimate, Group, Sample
-from ngvi.inference.problem import Cost, Rows
+from ngvi.inference.problem import Cost, Rows, timed
 from ngvi.inference.samples import ChainCubature, Groups
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import (
@@ -131,6 +131,9 @@ class Objective:
     def _is_random(self) -> bool:
         return self._plan.facts.is_stochastic or self.is_subsampled
 
+    num_programs = 0  # that are compiled: Pyro has none
+
+    @timed
     @torch.no_grad()
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
@@ -170,6 +173,7 @@ class Objective:
         direction = Direction(mean.cpu().numpy(), gradient_of(state.families, mean).cpu().numpy())
         return Estimate(log_weights.mean(1), naturals.cpu().numpy(), direction)
 
+    @timed
     @torch.no_grad()
     def gradient(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
@@ -195,6 +199,7 @@ class Objective:
         by_site = [_numpy(part) for part in gradients.values()]
         return _numpy(values), np.concatenate(by_site, 1)
 
+    @timed
     @torch.no_grad()
     def log_density(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None

@@ -14,7 +14,8 @@ import pytest
 
 from ngvi.inference.monitor import OTHERS, Monitor, StoppedByCallback, left_in_words
 from ngvi.inference.outcome import FoundOptimum, Restart
-from ngvi.inference.report import final_bound
+from ngvi.inference.problem import Cost
+from ngvi.inference.report import final_bound, report
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
@@ -54,6 +55,16 @@ def test_evaluations_are_gradients_and_hessian_products(ppl):
 
 
 # -- the bound ------------------------------------------------------------------------
+
+
+def test_the_report_of_a_long_fit_says_that_the_model_takes_the_time(ppl):
+    found = shared_result(ppl)
+    assert "log density" not in report(found, complete=False)
+    long = dataclasses.replace(found, seconds=60.0, cost=Cost(9000, seconds=45.0))
+    words = "of 60 s the model's own log density and its derivatives took 45 s, 5 ms each"
+    assert words in report(long, complete=False)
+    short_of_half = dataclasses.replace(long, cost=Cost(9000, seconds=25.0))
+    assert "log density" not in report(short_of_half, complete=False)
 
 
 def bound_of(losses, errors):
