@@ -196,6 +196,11 @@ def check_model(model: Any) -> None:
             f"model {model.__name__} is a generator or a coroutine: a call does not run its body. "
             "Leave its yield or async out."
         )
+    if hasattr(model, "__wrapped__") and hasattr(model, "lower"):
+        raise TypeError(
+            "model is compiled by jax.jit: its sample statements are run at the first call. "
+            "Pass the function itself, model.__wrapped__. What runs it is compiled anyway."
+        )
 
 
 def _function(value: Any, name: str, example: str, is_one: bool = True) -> Any:

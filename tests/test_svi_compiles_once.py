@@ -64,3 +64,8 @@ def test_updates_outside_of_jit_are_compiled_once_and_are_the_same():
     assert (PROGRAMS.counts - before).compiled <= 1
     for one in losses[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), losses[0], one)
+
+
+def test_a_model_that_is_compiled_is_refused():
+    with pytest.raises(TypeError, match="model.__wrapped__"):
+        NaturalGaussianGuide(jax.jit(model))

@@ -181,7 +181,8 @@ class ReparametrizedGaussianGuide:
                 raise ValueError(
                     f"Other groups need the globals of the fit, and '{name}' has shape "
                     f"{shapes[1]} with their data, {shapes[0]} in the fit. Latents that are not of "
-                    "a group must not depend on how many there are."
+                    "a group must not depend on how many there are, and data must not be left "
+                    "out: groups without any have predictive(..., new_groups=)."
                 )
 
         def coordinates(found: dict[str, Site]) -> np.ndarray:

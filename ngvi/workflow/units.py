@@ -86,7 +86,11 @@ def check_rows(rows: ObservedRows, factors: Iterable[str], ppl: str) -> None:
     """
     if not rows.sites:
         names = ", ".join(repr(name) for name in factors)
-        why = f"its likelihood is in the factor {names}" if names else "it observes nothing"
+        why = (
+            f"its likelihood is in the factor {names}"
+            if names
+            else "it observes nothing (was the response left out?)"
+        )
         raise ValueError(
             f"With these arguments the model has no rows: {why}. Write it as an observed site "
             f"in a plate, with {ppl}.plate('rows', len(y)): {ppl}.sample('y', ..., obs=y)."

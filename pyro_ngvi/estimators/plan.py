@@ -160,7 +160,11 @@ def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
     latents = {site: value.requires_grad_() for site, value in latents.items()}
     with torch.enable_grad(), Registered() as registered:
         leaves = leaves_of(density(latents), latents)
-    shapes = [tuple(leaf.shape) for leaf in leaves if id(leaf) not in registered.tensors]
+        found = [leaf for leaf in leaves if id(leaf) not in registered.tensors]
+        if found:  # what a run makes for itself, as the search for modes does, is another each time
+            again = set(map(id, leaves_of(density(latents), latents)))
+            found = [leaf for leaf in found if id(leaf) in again]
+    shapes = [tuple(leaf.shape) for leaf in found]
     if shapes:
         warn(
             f"The model computes with {sum(map(math.prod, shapes)):,} numbers that require "
