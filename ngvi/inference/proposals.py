@@ -126,7 +126,8 @@ class Proposal:
         found = log_weights[finite]
         evidence = float(np.logaddexp.reduce(found)) - math.log(count)
         smoothed, shape = smoothed_weights(found)
-        varies = found.std() > LIMITS.equal
+        with np.errstate(over="ignore"):  # of draws far out
+            varies = found.std() > LIMITS.equal
         return Weighed(latents[finite], smoothed, shape if varies else 0.0, evidence)
 
     def _moved(
