@@ -206,11 +206,11 @@ class MultiStartOptions:
     first_steps: int = 40
     #: A coarse end so near to the best one, in nats, may lead higher.
     coarse_gap: float = 2.0
-    #: Gradients for other optima beside the share: what the shortest run of NUTS takes, 2,000
-    #: times ten leapfrogs. As many may follow runs that have ended far below.
+    #: Gradients for others beside the share: the shortest run of NUTS. As many for far lower runs.
     exploration_floor: int = 20_000
-    #: Without an optimum nothing begins after so many: four chains of NUTS, 2,000 dozens of steps.
+    #: Without an optimum nothing begins after so many (four chains of NUTS), or groups of draws.
     patience: int = 100_000
+    patience_groups: int = 100
     #: Searches with fresh draws at every step, or by values alone, where nothing else helps, take
     #: as many gradients as all before them, or so many if these were fewer.
     persistence_floor: int = 50_000

@@ -82,7 +82,11 @@ class Runs:
         self.optima: list[Optimum] = []
         self.current: Run | None = None
         self.checked: tuple[State | None, Finding | None] = None, None
-        self.patience = self.options.multi_start.patience * max(1.0, request.share)
+        options, patience = self.options.multi_start, self.options.multi_start.patience
+        if patience:  # where a group is dear a first stage alone may take as much
+            least = options.patience_groups * problem.objective.groups.cost.num_gradients
+            patience = max(patience, least)
+        self.patience = patience * max(1.0, request.share)
         self._dear_limit = math.inf  # of all gradients, once dear searches have begun
 
     @property
