@@ -210,9 +210,9 @@ class _LocalsSearch:
             return None
         found = self._contradiction_of(product)
         are_doubtful = any(
-            shared & self.plates.get(a, none) & self.plates.get(b, none)
-            for none in [frozenset()]
+            shared & self.plates[a] & self.plates[b]
             for (a, b), shared in self.pairs.items()
+            if a in self.plates and b in self.plates
         )
         if found is None and are_doubtful:
             if self._where_alike is None:

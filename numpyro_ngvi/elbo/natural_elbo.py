@@ -115,11 +115,12 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         run, here = (model, guide, args, kwargs), jax.lax.stop_gradient(param_map)
         arrays = jax.tree.leaves((rng_key, here, args, kwargs))
         is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays)
-        if not is_traced and not jax.config.jax_disable_jit:
+        settings: Any = jax.config  # whose flags have no types
+        if not is_traced and not settings.jax_disable_jit:
             count = {self.COUNT: jnp.zeros((), int)}
             with contextlib.suppress(Exception):  # what is wrong with the model is told below
                 found, gradient = in_one_program(
-                    lambda *key_and_params: self._evaluated(*key_and_params, *run),
+                    lambda key, params: self._evaluated(key, params, *run),
                     rng_key,
                     {**here, **count},
                 )

@@ -217,6 +217,11 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         check_whole(plates, [name for name, site in sites.items() if is_enumerated(site)])
         super()._check_trace(trace)
 
+    def replay(self, replays: Replays) -> None:
+        """Search for modes by recorded runs, as long as these are open."""
+        own: Any = self._reparametrization
+        own.replays = replays
+
     def _start_vector(self) -> Tensor:
         return self._init_loc().detach()
 

@@ -208,7 +208,7 @@ def _replay(ready: Ready, replays: Replays) -> None:
         objective.density.replays = replays.part()
     for part in gaussians(ready.guide):
         if isinstance(part, ReparametrizedGaussianGuide):
-            part._reparametrization.replays = replays.part()
+            part.replay(replays.part())
 
 
 def _check_gradients() -> None:
