@@ -27,7 +27,8 @@ def _svi(ppl, model, guide, *args, optimiser="Snngm"):
 def test_a_discrete_latent_without_enumeration_is_named(ppl):
     def model():
         ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        ppl.sample("coin", ppl.dist.Bernoulli(ppl.array(0.5)))
+        coin = ppl.sample("coin", ppl.dist.Bernoulli(ppl.array(0.5)))
+        ppl.sample("y", ppl.dist.Normal(coin, 1.0), obs=ppl.array(0.3))
 
     with pytest.raises(ValueError, match=r"'coin'.*enumerate.*TraceEnum_ELBO"):
         ppl.call(ppl.guide(model))

@@ -62,7 +62,7 @@ def test_the_report_of_a_long_fit_says_that_the_model_takes_the_time(ppl):
     assert "log density" not in report(found, complete=False)
     long = dataclasses.replace(found, seconds=60.0, cost=Cost(9000, seconds=45.0))
     words = "of 60 s the model's own log density and its derivatives took 45 s, 5 ms each"
-    assert words in report(long, complete=False)
+    assert words in " ".join(report(long, complete=False).split())
     short_of_half = dataclasses.replace(long, cost=Cost(9000, seconds=25.0))
     assert "log density" not in report(short_of_half, complete=False)
 
