@@ -8,6 +8,7 @@
     python -m benchmarks gauntlet best
     python -m benchmarks gauntlet stock fits.csv --out stock.csv
     python -m benchmarks gauntlet halved --which everyday --out halved.csv
+    python -m benchmarks gauntlet posterior --which everyday
     python -m benchmarks gauntlet check
 
 `run` fits models of `models/` and writes a line of CSV for each fit, beside what the fit says the
@@ -17,7 +18,8 @@ fit, and `classes` by class. `agree` says how far fits with other seeds agree. `
 best bounds by long runs from many starts, which share no code with `fit` (`search.py`), and keeps
 them in `best.json`. `stock` runs AutoMultivariateNormal with Adam, at the best of three rates, for
 as many gradients as `fit` took. `halved` fits with every number of `FitOptions` halved and doubled,
-and lists what claims change by. `check` compares the densities of both PPLs.
+and lists what claims change by. `posterior` sets draws of default fits beside long runs of
+NumPyro's NUTS. `check` compares the densities of both PPLs.
 
 `--family diagonal` is for mean fields, with best bounds of their own (`mean_field.py`).
 
@@ -42,6 +44,7 @@ from .compare import compare
 from .halved import halved
 from .models import WHICH
 from .models.ppl import PPLS
+from .posterior import posterior
 from .rows import DEFAULT
 from .runs import run
 from .stock import stock
@@ -105,6 +108,10 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--time-limit", type=float, default=120, help="seconds of a fit")
     one.add_argument("--sums", action="store_true", help="fit nothing, sum up what is there")
     one.set_defaults(function=halved)
+
+    one = commands.add_parser("posterior", parents=[models], help="draws beside NUTS, NumPyro")
+    one.add_argument("--seed", type=int, default=0)
+    one.set_defaults(function=posterior)
 
     one = commands.add_parser("check", parents=[models], help="compare Pyro's models and NumPyro's")
     one.set_defaults(function=check)
