@@ -82,8 +82,13 @@ class Weighed(NamedTuple):
             )
             return np.array([smoothed_weights(self.log_weights + one)[1] for one in logs])
 
-    def rarely_wide(self) -> np.ndarray:
-        """Latents whose variance hangs on rare draws for certain, the worst first: indices."""
+    def rarely_wide(self, options: Resampling) -> np.ndarray:
+        """Latents whose variance hangs on rare draws for certain, the worst first: indices.
+
+        Of too many latents, which would take too long, none.
+        """
+        if self.latents.shape[1] > options.max_looked_at:
+            return np.array([], int)
         mean = np.exp(self.log_weights) @ self.latents
         shapes = self.shapes_of_squares(mean)
         tail = tail_size(len(self.log_weights))

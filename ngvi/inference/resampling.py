@@ -93,11 +93,9 @@ def corrected(
         words = f"{len(found.log_weights):,} draws are worth {effective:,.0f} at a k-hat of "
         words += f"{found.pareto_k:.2f}, too few to tell their widths"
         return CorrectedDraws(latents, words, are_many)
-    if found.latents.shape[1] <= options.max_looked_at:
-        rare = found.rarely_wide()[:3]
-        if rare.size:
-            names = ", ".join(name_of(int(i), problem.space.sites) for i in rare)
-            return CorrectedDraws(latents, f"few of them tell the standard deviation of {names}")
+    if (rare := found.rarely_wide(options)[:3]).size:
+        names = ", ".join(name_of(int(i), problem.space.sites) for i in rare)
+        return CorrectedDraws(latents, f"few of them tell the standard deviation of {names}")
     narrow = _in_words(spread_of_moved(problem, state, found, rng), problem.space.sites)
     fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
     return CorrectedDraws(latents, fault if narrow else "")
@@ -124,7 +122,7 @@ def with_heavier_tails(
     heavier = proposal.weighed(LIMITS.num_draws, rng)
     if not heavier.are_trusted or heavier.effective < options.least_effective:
         return found
-    if heavier.latents.shape[1] <= options.max_looked_at and heavier.rarely_wide().size:
+    if heavier.rarely_wide(options).size:
         return found
     words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}), by "
     words += "result.sample(corrected=True)"
