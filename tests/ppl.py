@@ -679,7 +679,9 @@ class Pyro(Ppl):
             guide.posterior.family().map(torch.Tensor.copy_, family)
 
     def _optimiser(self, name: str, adam: float | None, options: dict[str, Any]) -> Any:
-        other = {} if adam is None else {"other": self.lib.optim.Adam({"lr": adam})}
+        other = {key: options.pop(key) for key in ("other",) if key in options}
+        if adam is not None:
+            other["other"] = self.lib.optim.Adam({"lr": adam})
         options = {PYRO_NAMES.get(key, key): value for key, value in options.items()}
         return algorithm(self.package, name)(options, **other)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import reference
-from tests.optim.table5 import assert_same, driver, make, snngm
+from tests.optim.table5 import assert_same, driver, snngm
 
 STARTS = [(0.0, 0.1), (0.5, 0.02), (2.0, 0.01)]
 
@@ -92,7 +92,7 @@ def test_the_papers_snngm_with_exact_gradients_converges_from_its_starts(
 def test_snngm_takes_the_papers_steps(backend, family_name, mu_start, variance_start, crabs):
     point = _start(family_name, mu_start, variance_start)
     expected = snngm(point, [_exact(crabs)] * 20, lambda step: 0.001, beta=0.9)
-    run = driver(backend, make(backend, "Snngm", 0.001), point)
+    run = driver(backend, backend.optimiser("Snngm", 0.001), point)
     for target in expected:
         loc, scale = run.gaussian("q")
         gradient = backend.family(family_name, *crabs.gradient(family_name, loc, scale))

@@ -10,8 +10,7 @@ import pytest
 
 from tests.models import SUBSAMPLE, data
 from tests.once import once
-from tests.optim.table5 import QUICKLY
-from tests.ppl import load
+from tests.ppl import QUICKLY, load
 from tests.reference import random_gaussian
 
 pytest.importorskip("numpyro")

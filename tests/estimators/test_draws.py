@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from tests.optim.table5 import QUICKLY
+from tests.ppl import QUICKLY
 
 
 def draws(backend, num_draws, dim, seed=0, dtype="float64", **options):

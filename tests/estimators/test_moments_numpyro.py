@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.optim.table5 import QUICKLY
+from tests.ppl import QUICKLY
 from tests.reference import random_gaussian
 
 pytest.importorskip("numpyro")

@@ -9,6 +9,7 @@ import numpy as np
 #: Family and loss by optimiser; each has parameters of the model beside it.
 RUNS = {
     "BLR": ("full", "NaturalELBO"),
+    "BLR with momentum": ("full", "NaturalELBO"),
     "BLR of a mean field": ("diagonal", "NaturalELBO"),
     "BLR of a structure": ("sparse_precision", "NaturalELBO"),
     "VON": ("precision", "NaturalELBO"),
@@ -39,7 +40,9 @@ def parts(ppl, name, other):
     curvature = {"IVON": "stein", "VOGN": "gauss_newton"}.get(name)
     options = {} if curvature is None else {"curvature": curvature}
     model = _model(ppl)
-    optimiser = ppl.optimiser(name.split(" ")[0], adam=0.01 if other == "Adam" else None)
+    of_rule = {"momentum": 0.9} if name.endswith("momentum") else {}
+    adam = 0.01 if other == "Adam" else None
+    optimiser = ppl.optimiser(name.split(" ")[0], adam=adam, **of_rule)
     return model, ppl.guide(model, family), optimiser, ppl.elbo(loss, **options)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests import reference
-from tests.ppl import algorithm
+from tests.ppl import QUICKLY
 
 
 def _join(point):
@@ -64,9 +64,6 @@ def nagm(point, gradients, alpha, alpha_scale, beta, max_norm):
 
 
 # -- the packages' optimisers on the same gradients -----------------------------------
-
-#: Compiles in half the time; the problems of the tests are too small to notice.
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 class NumPyroDriver:
@@ -145,17 +142,6 @@ def driver(backend, optimiser, point, parameters=None, dtype="float64"):
     return {"numpyro": NumPyroDriver, "pyro": PyroDriver}[backend.name](
         backend, optimiser, point, parameters, dtype
     )
-
-
-def make(backend, name, step_size, scale_step_size=None, other=None, **options):
-    """An optimiser of either package from the same options."""
-    if backend.name == "numpyro":
-        if scale_step_size is not None:
-            options["scale_step_size"] = scale_step_size
-        return algorithm(backend.package, name)(step_size, other=other, **options)
-    if scale_step_size is not None:
-        options["scale_lr"] = scale_step_size
-    return algorithm(backend.package, name)({"lr": step_size, **options}, other=other)
 
 
 # -- instances ------------------------------------------------------------------------

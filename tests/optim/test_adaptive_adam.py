@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ngvi.optim.adaptive_adam import AdaptiveAdamRule
-from tests.optim.table5 import driver, make, random_gradients, start
+from tests.optim.table5 import driver, random_gradients, start
 
 
 def path(backend, gradient, first, num_steps):
@@ -57,7 +57,7 @@ def test_both_packages_take_the_same_steps_whatever_the_losss_scale(
 @pytest.mark.filterwarnings("ignore:A step of .* was skipped")
 def test_a_step_to_where_nothing_is_finite_is_taken_back_and_the_next_is_shorter(backend, rng):
     point = start(rng)
-    run = driver(backend, make(backend, "Snngm", "auto"), point, {"w": np.zeros(3)})
+    run = driver(backend, backend.optimiser("Snngm", "auto"), point, {"w": np.zeros(3)})
     gradients = random_gradients(point, 4, rng)
     run.step(gradients[0], {"w": np.ones(3)})
     before = np.array(run.parameter("w"))

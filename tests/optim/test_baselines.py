@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from benchmarks.baselines.prox_gen_adam import ProxGenAdamRule
 from ngvi.latents.forest import forest_from_indices
 from tests import reference
 from tests.families import arrows
-from tests.optim.runs import Loop, make
 from tests.optim.table5 import assert_same, driver
-from tests.reference import Glm, felt
+from tests.reference import felt
 
 #: Two families at once; the dense ones with one factor of the covariance, one of the precision.
 FAMILIES = {"dense": "covariance_cholesky", "inverse": "precision_cholesky", "mean": "diagonal"}
@@ -80,13 +78,13 @@ def test_nadam_is_the_left_column_on_natural_gradients(backend, options, rng):
     gradients = natural_gradients(point, NUM_STEPS, rng)
     expected = nadam(point, gradients, lambda t: 0.01, *options)
     named = dict(zip(("beta1", "beta2", "eps"), options, strict=True))
-    check(backend, make(backend, "NAdam", step_size=0.01, **named), point, gradients, expected)
+    check(backend, backend.optimiser("NAdam", step_size=0.01, **named), point, gradients, expected)
 
 
 def test_a_factor_of_the_precision_moves_the_mean_by_corollary_1(backend, rng):
     (gradient,) = natural_gradients(point := start(rng, {"q": "precision_cholesky"}), 1, rng)
     _, loc, tril = point["q"]
-    run = driver(backend, make(backend, "NAdam", step_size=0.1), point)
+    run = driver(backend, backend.optimiser("NAdam", step_size=0.1), point)
     run.step(gradient)
     # Adam's first step is the sign of the gradient.
     new = tril - 0.1 * np.sign(gradient["q"][2])
@@ -142,7 +140,7 @@ def test_prox_gen_adam_is_the_supplements(backend, alpha, options, rng):
     gradients = natural_gradients(point, NUM_STEPS, rng)
     values = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8} | options
     expected = prox_gen_adam(point, gradients, lambda t: alpha, **values)
-    optimiser = make(backend, "ProxGenAdam", step_size=alpha, **options)
+    optimiser = backend.optimiser("ProxGenAdam", step_size=alpha, **options)
     check(backend, optimiser, point, gradients, expected)
 
 
@@ -153,7 +151,7 @@ def test_a_diagonal_too_small_for_a_proximal_step_is_left_as_adam_left_it(backen
     expected = prox_gen_adam(point, gradients, lambda t: 0.001, 0.9, 0.999, 1e-8)
     small, large = np.diag(expected[0]["q"][2])
     assert abs(small - 0.05) < 0.005 < abs(large - 3.0)  # one is left, the other is not
-    check(backend, make(backend, "ProxGenAdam"), point, gradients, expected)
+    check(backend, backend.optimiser("ProxGenAdam"), point, gradients, expected)
 
 
 def forests(backend, rng):
@@ -208,7 +206,7 @@ def test_prox_gen_adam_names_a_family_it_cannot_move_and_what_to_do(backend, fam
     (gradient,) = natural_gradients(point, 1, rng)
     name = backend.family_class(family).__name__
     with pytest.raises(ValueError, match=rf"not {name}\. Make the guide with.*or use BLR"):
-        driver(backend, make(backend, "ProxGenAdam"), point).step(gradient)
+        driver(backend, backend.optimiser("ProxGenAdam"), point).step(gradient)
 
 
 # -- both -----------------------------------------------------------------------------
@@ -221,67 +219,4 @@ def test_schedules_are_read_at_the_number_of_steps_taken(backend, name, rng):
     schedule = lambda t: 0.01 / (1.0 + t)  # noqa: E731
     rule = {"NAdam": nadam, "ProxGenAdam": prox_gen_adam}[name]
     expected = rule(point, gradients, schedule, 0.9, 0.999, 1e-8)
-    check(backend, make(backend, name, step_size=schedule), point, gradients, expected)
-
-
-@pytest.mark.parametrize("name", ["NAdam", "ProxGenAdam"])
-def test_they_climb_to_the_optimum_of_a_tractable_bound(backend, name):
-    """The intercept-only Poisson model of Tan's section 4.1."""
-    counts = reference.crab_satellites()
-    glm = Glm(np.ones((counts.size, 1)), counts, "poisson", prior_scale=10.0)
-    moments = lambda mu, sigma: glm.expectations(mu, sigma)[1:]  # noqa: E731
-    start = np.array([0.5]), np.array([[0.02]])
-    optimiser = make(backend, name, step_size=lambda t: 0.01 / (1 + t / 100))
-    end = Loop(backend, optimiser, moments, "diagonal", *start).path(400)[-1]
-    best = glm.optimum("diagonal")[0]
-    assert best - glm.bound(*end) < 0.01 * (best - glm.bound(*start))
-
-
-@pytest.mark.parametrize("name", ["NAdam", "ProxGenAdam"])
-def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(backend, name, rng):
-    point = start(rng)
-    first, second = natural_gradients(point, 2, rng)
-    run, clean = (driver(backend, make(backend, name, step_size=0.01), point) for _ in range(2))
-    for each in (run, clean):
-        each.step(first)
-    spoiled = {k: (f, loc * np.nan, scale) for k, (f, loc, scale) in second.items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run.step(spoiled)
-    assert (run.num_skipped, clean.num_skipped) == (1, 0)
-    for each in (run, clean):
-        each.step(second)
-    assert_same(run, {k: (f, *clean.gaussian(k)) for k, (f, _, _) in point.items()}, rtol=0)
-
-
-@pytest.mark.parametrize("name", ["NAdam", "ProxGenAdam"])
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"step_size": 0.0}, "must be positive and finite, or a schedule"),
-        ({"beta1": 1.0}, r"beta1 must be in \[0, 1\)"),
-        ({"beta2": -0.1}, r"beta2 must be in \[0, 1\)"),
-        ({"eps": 0.0}, "eps must be positive"),
-    ],
-)
-def test_bad_options_are_refused_by_name(backend, name, options, words):
-    with pytest.raises(ValueError, match=words):
-        make(backend, name, **options)
-
-
-@pytest.mark.parametrize("name", ["NAdam", "ProxGenAdam"])
-def test_a_resumed_run_is_the_uninterrupted_one(pyro_backend, name, rng):
-    point = start(rng)
-    gradients = natural_gradients(point, 8, rng)
-    whole, first = (driver(pyro_backend, make(pyro_backend, name), point) for _ in range(2))
-    for gradient in gradients:
-        whole.step(gradient)
-    for gradient in gradients[:3]:
-        first.step(gradient)
-    optimiser = make(pyro_backend, name)
-    optimiser.set_state(first.optimiser.get_state())
-    middle = {k: (f, *first.gaussian(k)) for k, (f, _, _) in point.items()}
-    second = driver(pyro_backend, optimiser, middle)
-    for gradient in gradients[3:]:
-        second.step(gradient)
-    assert_same(second, {k: (f, *whole.gaussian(k)) for k, (f, _, _) in point.items()}, rtol=0)
+    check(backend, backend.optimiser(name, step_size=schedule), point, gradients, expected)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.optim import table5
-from tests.optim.table5 import assert_same, driver, make, random_gradients, start
+from tests.optim.table5 import assert_same, driver, random_gradients, start
 from tests.ppl import algorithm
 
 pytest.importorskip("pyro")
@@ -19,7 +19,7 @@ pytest.importorskip("pyro")
 import pyro
 import torch
 
-from pyro_ngvi import NaturalGaussianGuide, Snngm
+from pyro_ngvi import Snngm
 from pyro_ngvi.optim import Nagm
 from pyro_ngvi.optim.adaptive_adam import AdaptiveAdam
 
@@ -47,7 +47,7 @@ def _other_alone(optimiser, w, gradients):
 def test_model_parameters_move_as_with_other_alone(pyro_backend, name, other, expected, rng):
     point, w = start(rng), rng.normal(size=3)
     w_gradients = [rng.normal(size=3) for _ in range(STEPS)]
-    optimiser = make(pyro_backend, name, 0.01, other=other and other())
+    optimiser = pyro_backend.optimiser(name, 0.01, other=other and other())
     run = driver(pyro_backend, optimiser, point, {"w": w})
     for gradient, g in zip(random_gradients(point, STEPS, rng), w_gradients, strict=True):
         run.step(gradient, {"w": g})
@@ -300,39 +300,3 @@ def test_a_resumed_run_is_the_uninterrupted_one(pyro_backend, name, through, rng
     for k in point:
         for a, e in zip(second.gaussian(k), whole.gaussian(k), strict=True):
             np.testing.assert_array_equal(a, e)
-
-
-def test_a_checkpoint_of_a_whole_svi_run_resumes_it_exactly(pyro_backend, tmp_path, rng):
-    """Parameters by ``pyro.get_param_store().save``, optimiser by ``optim.save``."""
-    y = torch.as_tensor(rng.normal(size=20))
-
-    def model():
-        slope = pyro.param("slope", torch.tensor(0.5))
-        mu = pyro.sample("mu", pyro.distributions.Normal(0.0, 10.0).expand([2]).to_event(1))
-        with pyro.plate("data", 20):
-            pyro.sample("y", pyro.distributions.Normal(mu[0] + slope * mu[1], 1.0), obs=y)
-
-    def train(svi, steps, seed):
-        pyro.set_rng_seed(seed)
-        losses = []
-        for _ in range(steps):
-            losses.append(svi.step())
-            svi.optim.step()
-        return losses
-
-    def new_svi():
-        return pyro.infer.SVI(
-            model, NaturalGaussianGuide(model), _optimiser("Snngm"), pyro.infer.Trace_ELBO()
-        )
-
-    svi = new_svi()
-    train(svi, 5, seed=1)
-    pyro.get_param_store().save(tmp_path / "params.pt")
-    svi.optim.save(tmp_path / "optim.pt")
-    expected = train(svi, 10, seed=2)
-    pyro.clear_param_store()
-    svi = new_svi()
-    pyro.get_param_store().load(tmp_path / "params.pt")
-    svi.optim.load(tmp_path / "optim.pt")
-    svi.guide()  # the prototype's own random numbers come first
-    assert train(svi, 10, seed=2) == expected

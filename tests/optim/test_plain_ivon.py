@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import io
 import math
 import warnings
@@ -150,17 +149,6 @@ def test_a_hundred_steps_are_the_papers_in_both_libraries(name, setting, num_dra
     np.testing.assert_allclose(path[0], means, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(path[1], hesses, rtol=1e-10, atol=1e-10)
     assert np.abs(means[-1] - means[0]).max() > 0.5
-
-
-def test_the_packages_have_the_same_options_and_defaults():
-    pytest.importorskip("pyro"), pytest.importorskip("numpyro")
-    found = []
-    for name in PPLS:
-        parameters = inspect.signature(plain(name)[0]).parameters
-        defaults = {key: p.default for key, p in parameters.items() if key != "params"}
-        defaults["step_size"] = defaults.pop("lr", None) or defaults.get("step_size")
-        found.append({k: v for k, v in defaults.items() if k not in ("sync", "axis_name")})
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

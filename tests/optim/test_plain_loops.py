@@ -120,14 +120,14 @@ def test_rules_have_the_same_options_in_both_and_as_ivon():
     from ngvi import optax, torch
 
     found = []
-    for one in (torch.VOGN, optax.vogn, torch.IVON, torch.SLANG, optax.slang):
+    for one in (torch.VOGN, optax.vogn, torch.IVON, optax.ivon, torch.SLANG, optax.slang):
         parameters = inspect.signature(one).parameters
         defaults = {key: p.default for key, p in parameters.items() if key != "params"}
         defaults["step_size"] = defaults.pop("lr", None) or defaults.get("step_size")
         found.append({k: v for k, v in defaults.items() if k not in ("sync", "axis_name")})
     assert found[0] == found[1]
-    assert {**found[0], "beta2": found[2]["beta2"]} == found[2]
-    assert found[3] == found[4] == {**found[0], "rank": 10}
+    assert {**found[0], "beta2": found[2]["beta2"]} == found[2] == found[3]
+    assert found[4] == found[5] == {**found[0], "rank": 10}
 
 
 def test_vogn_in_optax_averages_draws_and_refuses_a_minibatchs_gradient():

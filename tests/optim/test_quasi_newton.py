@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ngvi.optim.quasi_newton import Correction, QuasiNewton
-from tests.optim.runs import Loop, make
+from tests.optim.runs import Loop
 
 
 @pytest.fixture
@@ -175,20 +175,13 @@ def correlated():
 
 def run(backend, moments, family="diagonal", **options):
     return Loop(
-        backend, make(backend, "BLR", **options), moments, family, np.zeros(DIM), np.eye(DIM)
+        backend, backend.optimiser("BLR", **options), moments, family, np.zeros(DIM), np.eye(DIM)
     )
 
 
 def test_a_mean_field_finds_the_mean_of_correlated_latents_soon(backend):
     moments, gap = correlated()
     assert gap(*run(backend, moments).path(40)[-1]) < 1e-6
-
-
-@pytest.mark.parametrize("step_size", [1.0, 0.3, 0.1])
-def test_without_the_memory_it_does_not(pyro_backend, step_size):
-    moments, gap = correlated()
-    path = run(pyro_backend, moments, step_size=step_size).path(300)
-    assert min(gap(*gaussian) for gaussian in path) > 1e-2
 
 
 def has_memory(loop):

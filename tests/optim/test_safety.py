@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import numpy as np
 import pytest
 
-from tests.optim.table5 import assert_same, driver, make, random_gradients, start
+from tests.optim.table5 import assert_same, driver, random_gradients, start
 
 
 def _spoil(gradient, bad):
@@ -20,14 +21,19 @@ def _snapshot(run, names=("dense", "mean_field")):
     return [np.array(a) for name in names for a in run.gaussian(name)] + [run.parameter("w")]
 
 
-@pytest.mark.parametrize("where", ["a family", "a model parameter"])
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("name", ["Snngm", "Nagm"])
+@pytest.mark.parametrize(
+    ("name", "bad", "where"),
+    [
+        *itertools.product(["Snngm", "Nagm"], [np.nan, np.inf], ["a family", "a model parameter"]),
+        ("NAdam", np.nan, "a family"),
+        ("ProxGenAdam", np.nan, "a family"),
+    ],
+)
 def test_a_non_finite_gradient_changes_nothing_and_is_counted(backend, name, bad, where, rng):
     point, w = start(rng), np.ones(2)
     first, second, third = random_gradients(point, 3, rng)
     g = rng.normal(size=2)
-    run, clean = (driver(backend, make(backend, name, 0.01), point, {"w": w}) for _ in range(2))
+    run, clean = (driver(backend, backend.optimiser(name, 0.01), point, {"w": w}) for _ in range(2))
     for each in (run, clean):
         each.step(first, {"w": g})
     before = _snapshot(run)
@@ -56,7 +62,7 @@ def test_a_step_whose_result_overflows_is_not_taken(backend, name, rng):
         import jax.numpy as jnp
 
         schedule = lambda t: jnp.where(t == 0, 0.01, jnp.inf)  # noqa: E731
-    run = driver(backend, make(backend, name, schedule), point, {"w": np.ones(2)})
+    run = driver(backend, backend.optimiser(name, schedule), point, {"w": np.ones(2)})
     run.step(first, {"w": np.ones(2)})
     before = _snapshot(run)
     with warnings.catch_warnings():
@@ -73,7 +79,7 @@ def test_a_step_to_where_slopes_are_a_thousandfold_is_taken_back(backend, factor
     point, w = start(rng), np.ones(2)
     (gradient,) = random_gradients(point, 1, rng)
     far = {name: (f, factor * loc, factor * scale) for name, (f, loc, scale) in gradient.items()}
-    run = driver(backend, make(backend, "BLR", "auto"), point, {"w": w})
+    run = driver(backend, backend.optimiser("BLR", "auto"), point, {"w": w})
     before = _snapshot(run)
     run.step(gradient, {"w": w})
     there = _snapshot(run)
@@ -124,17 +130,17 @@ def test_a_step_that_would_be_indefinite_widens_in_float32_and_in_a_scan(ppl):
     assert widths[0] == pytest.approx(0.1 * 2**0.5, rel=1e-5)  # an eigenvalue of one half
 
 
-@pytest.mark.parametrize("name", ["Snngm", "Nagm"])
+@pytest.mark.parametrize("name", ["Snngm", "Nagm", "BLR"])
 def test_without_natural_parameters_the_optimiser_says_what_to_use(backend, name):
     with pytest.raises(ValueError, match=rf"{name} sees no natural parameters.*\bAdam\b"):
-        run = driver(backend, make(backend, name, 0.01), {}, {"w": np.ones(2)})
+        run = driver(backend, backend.optimiser(name, 0.01), {}, {"w": np.ones(2)})
         run.step({}, {"w": np.ones(2)})
 
 
 def test_a_gradient_of_zero_after_a_good_step_is_finite(backend, rng):
     point = start(rng)
     (first,) = random_gradients(point, 1, rng)
-    run = driver(backend, make(backend, "Snngm", 0.01, momentum=0.0), point)
+    run = driver(backend, backend.optimiser("Snngm", 0.01, momentum=0.0), point)
     run.step(first)
     middle = {name: (f, *run.gaussian(name)) for name, (f, _, _) in point.items()}
     run.step({name: (f, 0 * loc, 0 * scale) for name, (f, loc, scale) in point.items()})
@@ -145,4 +151,28 @@ def test_a_gradient_of_zero_after_a_good_step_is_finite(backend, rng):
 @pytest.mark.parametrize("other", [3, "adam"])
 def test_other_must_be_an_optimiser(backend, other):
     with pytest.raises(TypeError, match="other must be"):
-        make(backend, "Snngm", 0.01, other=other)
+        backend.optimiser("Snngm", 0.01, other=other)
+
+
+IN_UNIT, POSITIVE = r"must be in \(0, 1\]", "must be positive and finite, or a schedule"
+BELOW_1 = r"must be in \[0, 1\)"
+BAD_OPTIONS = [
+    *(("BLR", "step_size", bad, r"\(0, 1\]") for bad in (0.0, 1.5, -1.0, np.nan)),
+    ("BLR", "step_size", "fast", "'auto', a number or a schedule"),
+    *(("BLR", "precision_step_size", bad, rf"precision_\w+ {IN_UNIT}") for bad in (0.0, 2.0)),
+    *(("BLR", "momentum", bad, f"momentum {BELOW_1}") for bad in (1.0, -0.1)),
+    *(("BLR", "max_kl", bad, "max_kl must be positive") for bad in (0.0, np.nan)),
+    ("BLR", "max_kl", "some", "max_kl must be 'auto', a number or None"),
+    *(("VON", "step_size", bad, r"\(0, 1\]") for bad in (0.0, 2.0)),
+    *((name, "step_size", 0.0, POSITIVE) for name in ("VOGN", "NAdam", "ProxGenAdam")),
+    *((name, "beta1", 1.0, f"beta1 {BELOW_1}") for name in ("VOGN", "NAdam", "ProxGenAdam")),
+    ("VOGN", "beta2", 1.0, f"beta2 {BELOW_1}"),
+    *((name, "beta2", -0.1, f"beta2 {BELOW_1}") for name in ("IVON", "NAdam", "ProxGenAdam")),
+    *((name, "eps", 0.0, "eps must be positive") for name in ("NAdam", "ProxGenAdam")),
+]
+
+
+@pytest.mark.parametrize(("name", "option", "value", "words"), BAD_OPTIONS)
+def test_bad_options_are_refused_by_name(backend, name, option, value, words):
+    with pytest.raises(ValueError, match=words):
+        backend.optimiser(name, **{option: value})

@@ -7,7 +7,7 @@ import pytest
 
 from tests import backends
 from tests.optim.runs import Loop, kl_divergence
-from tests.optim.table5 import driver, make, random_gradients, start
+from tests.optim.table5 import driver, random_gradients, start
 
 AUTO = "auto"
 
@@ -44,7 +44,7 @@ def noisy(target, rng):
 
 def test_a_badly_scaled_posterior_far_away_is_found_without_a_number(pyro_backend, target):
     # In one package: both take the same steps, below.
-    optimiser = make(pyro_backend, "Snngm", AUTO)
+    optimiser = pyro_backend.package.Snngm()
     loop = Loop(pyro_backend, optimiser, exact(target), "covariance_cholesky",
                 np.zeros(4), np.eye(4))  # fmt: skip
     path = loop.path(300)
@@ -52,16 +52,9 @@ def test_a_badly_scaled_posterior_far_away_is_found_without_a_number(pyro_backen
     assert loop.run.num_skipped == 0
 
 
-@pytest.mark.parametrize("step_size", [1e-1, 1e-3])
-def test_a_number_does_not_find_it(pyro_backend, target, step_size):
-    loop = Loop(pyro_backend, make(pyro_backend, "Snngm", step_size), exact(target),
-                "covariance_cholesky", np.zeros(4), np.eye(4))  # fmt: skip
-    assert kl_divergence(loop.path(300)[-1], target) > 1.0
-
-
 def test_noise_averages_out(pyro_backend, rng):
     target = np.array([1.0, -1.0, 0.5]), np.diag([1.0, 4.0, 0.25])
-    optimiser = make(pyro_backend, "Snngm", AUTO)
+    optimiser = pyro_backend.optimiser("Snngm", AUTO)
     loop = Loop(pyro_backend, optimiser, noisy(target, rng), "covariance_cholesky",
                 np.zeros(3), np.eye(3))  # fmt: skip
     gaps = [kl_divergence(q, target) for q in loop.path(800)]
@@ -86,31 +79,18 @@ def one_draw(target, rng):
 def test_the_noise_of_latents_at_their_optimum_does_not_hold_up_another(pyro_backend, rng):
     """One standard deviation has to grow by six orders of magnitude, a KL divergence of 13."""
     target = np.zeros(4), np.diag([1.0, 1.0, 1.0, 1e8])
-    loop = Loop(pyro_backend, make(pyro_backend, "Snngm", AUTO), one_draw(target, rng),
+    loop = Loop(pyro_backend, pyro_backend.optimiser("Snngm", AUTO), one_draw(target, rng),
                 "covariance_cholesky", np.zeros(4), np.diag([1.0, 1.0, 1.0, 1e-4]))  # fmt: skip
     assert kl_divergence(loop.path(300)[-1], target) < 4.0
 
 
 def test_a_step_is_not_longer_than_its_own_gradient_makes_it(pyro_backend, rng):
     point = {"q": ("diagonal", np.zeros(2), np.ones(2))}
-    run = driver(pyro_backend, make(pyro_backend, "Snngm", AUTO), point)
+    run = driver(pyro_backend, pyro_backend.optimiser("Snngm", AUTO), point)
     for size in [1.0] * 8 + [1e-3]:
         before = run.gaussian("q")[0]
         run.step({"q": ("diagonal", np.array([size, 0.0]), np.zeros(2))})
     assert 0.0 < np.linalg.norm(run.gaussian("q")[0] - before) <= 1.0001e-3
-
-
-def test_it_is_the_default(backend, rng):
-    point = start(rng)
-    gradients = random_gradients(point, 5, rng)
-    ends = []
-    for optimiser in (backend.package.Snngm(), make(backend, "Snngm", AUTO)):
-        run = driver(backend, optimiser, point)
-        for gradient in gradients:
-            run.step(gradient)
-        ends.append(run.gaussian("dense"))
-    np.testing.assert_array_equal(ends[0][0], ends[1][0])
-    np.testing.assert_array_equal(ends[0][1], ends[1][1])
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
@@ -124,7 +104,7 @@ def test_both_packages_take_the_same_steps(rng, size):
     for name in backends.BACKENDS:
         backend = backends.load(name)
         with backend.float64():
-            run = driver(backend, make(backend, "Snngm", AUTO), point)
+            run = driver(backend, backend.optimiser("Snngm", AUTO), point)
             steps = []
             for gradient in gradients:
                 run.step(gradient)
@@ -136,7 +116,7 @@ def test_both_packages_take_the_same_steps(rng, size):
 def test_float32_stays_float32_and_finite(backend, rng):
     point = start(rng)
     for size in (1e-20, 1.0, 1e15):
-        run = driver(backend, make(backend, "Snngm", AUTO), point, dtype="float32")
+        run = driver(backend, backend.optimiser("Snngm", AUTO), point, dtype="float32")
         for gradient in random_gradients(point, 30, rng, size):
             run.step(gradient)
         for name in point:
@@ -146,7 +126,7 @@ def test_float32_stays_float32_and_finite(backend, rng):
 
 def test_a_zero_gradient_moves_nothing(backend, rng):
     point = start(rng)
-    run = driver(backend, make(backend, "Snngm", AUTO), point)
+    run = driver(backend, backend.optimiser("Snngm", AUTO), point)
     for gradient in random_gradients(point, 3, rng, size=0.0):
         run.step(gradient)
     np.testing.assert_array_equal(run.gaussian("dense")[1], point["dense"][2])
@@ -157,7 +137,7 @@ def test_after_a_gradient_that_is_not_finite_it_continues_from_before(backend, r
     point = start(rng)
     first, second, third = random_gradients(point, 3, rng)
     second["dense"] = ("covariance_cholesky", np.full(3, np.nan), second["dense"][2])
-    run = driver(backend, make(backend, "Snngm", AUTO), point)
+    run = driver(backend, backend.optimiser("Snngm", AUTO), point)
     run.step(first)
     run.step(second)
     np.testing.assert_allclose(run.gaussian("dense")[0], point["dense"][1], rtol=1e-12)
@@ -168,45 +148,4 @@ def test_after_a_gradient_that_is_not_finite_it_continues_from_before(backend, r
 
 def test_other_strings_are_refused(backend):
     with pytest.raises(ValueError, match="auto"):
-        make(backend, "Snngm", "adaptive")
-
-
-def test_pyro_continues_from_a_saved_state(pyro_backend, rng):
-    point = start(rng)
-    gradients = random_gradients(point, 20, rng)
-    whole = driver(pyro_backend, make(pyro_backend, "Snngm", AUTO), point)
-    for gradient in gradients[:10]:
-        whole.step(gradient)
-    middle = {name: (f, *whole.gaussian(name)) for name, (f, _, _) in point.items()}
-    state = whole.optimiser.get_state()
-    resumed = driver(pyro_backend, make(pyro_backend, "Snngm", AUTO), middle)
-    resumed.optimiser.set_state(state)
-    for gradient in gradients[10:]:
-        whole.step(gradient)
-        resumed.step(gradient)
-    for name in point:
-        for a, b in zip(whole.gaussian(name), resumed.gaussian(name), strict=True):
-            np.testing.assert_array_equal(a, b)
-
-
-def test_numpyro_steps_inside_a_scan(numpyro_backend, rng):
-    import jax
-    import optax
-
-    point = start(rng)
-    gradients = random_gradients(point, 6, rng)
-    run = driver(numpyro_backend, make(numpyro_backend, "Snngm", AUTO), point)
-    trees = [run._tree(g, None) for g in gradients]
-    stacked = jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *trees)
-
-    def step(carry, gradient):
-        params, state = carry
-        updates, state = run.optimiser.update(gradient, state, params)
-        return (optax.apply_updates(params, updates), state), None
-
-    (params, _), _ = jax.lax.scan(step, (run.params, run.state), stacked)
-    for gradient in gradients:
-        run.step(gradient)
-    loc, scale = numpyro_backend.coordinates(params["dense"])
-    np.testing.assert_allclose(loc, run.gaussian("dense")[0], rtol=1e-10)
-    np.testing.assert_allclose(scale, run.gaussian("dense")[1], rtol=1e-10)
+        backend.optimiser("Snngm", "adaptive")
