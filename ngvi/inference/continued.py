@@ -26,14 +26,16 @@ class ContinuedPosterior(FittedPosterior):
         *,
         num_warmup: int | None = None,
         num_chains: int = 4,
-        target_accept_prob: float = 0.8,
+        target_accept_prob: float | None = None,
         progress_bar: bool = True,
     ) -> NutsResult:
         """Go on with the PPL's own NUTS, in the coordinates of the fitted Gaussian.
 
         For a posterior that is no Gaussian. There the Gaussian is ``N(0, I)``, locals stand by
         their modes where the fit has them so, and chains begin at draws that importance weights
-        have corrected, at each optimum as many as its evidence earns. Where the Gaussian is good,
+        have corrected, at each optimum as many as its evidence earns. Between several optima they
+        jump, by draws of their Gaussians that a Metropolis-Hastings step takes or refuses, with up
+        to 500 latents and a gradient more for each transition. Where the Gaussian is good,
         an effective draw costs a few gradients. The warm-up adapts the step size, and the metric as
         well unless those weights say that the Gaussian is good. Parameters of the model's own stay
         as fitted, and enumerated latents are summed out::
@@ -45,7 +47,8 @@ class ContinuedPosterior(FittedPosterior):
         :param num_samples: draws of each chain.
         :param num_warmup: transitions before them; by default 150, or 500 with the metric.
         :param num_chains: how many.
-        :param target_accept_prob: as of the PPL's ``NUTS``: more of it takes shorter steps.
+        :param target_accept_prob: as of the PPL's ``NUTS``: more of it takes shorter steps. By
+            default 0.8, or 0.9 with the metric.
         :param progress_bar: whether to show the PPL's.
         :return: the draws, the PPL's ``MCMC``, and a verdict; it warns if that is not
             ``"trusted"``.

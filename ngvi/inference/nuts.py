@@ -3,8 +3,9 @@
 The coordinates are those in which the fitted Gaussian is standard normal, with locals by their
 modes where the fit has them so: there a step has one length for all latents. Chains begin at draws
 that importance weights have corrected, at each optimum as many as its evidence earns, so that a
-warm-up has nothing to find. Where the same weights say that the Gaussian is good, the warm-up
-adapts the step size only; otherwise the metric as well.
+warm-up has nothing to find; between several they jump afterwards (:mod:`~ngvi.inference.jumps`).
+Where the same weights say that the Gaussian is good, the warm-up adapts the step size only;
+otherwise the metric as well.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_number
 from ngvi.inference.chains import effective_draws, energy_information, r_hat
 from ngvi.inference.estimate import State
-from ngvi.inference.options import NutsOptions
+from ngvi.inference.jumps import Jumps
+from ngvi.inference.nuts_options import NutsOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.resampling import Resampling, weighed
 from ngvi.inference.weights_verdict import USABLE
@@ -53,7 +55,7 @@ class NutsRequest(NamedTuple):
     num_samples: int
     num_warmup: int | None
     num_chains: int
-    target_accept_prob: float
+    target_accept_prob: float | None
     progress_bar: bool
 
     @classmethod
@@ -68,10 +70,10 @@ class NutsRequest(NamedTuple):
         check_flag(asked.progress_bar, "progress_bar")
         if asked.num_warmup is not None:
             check_count(asked.num_warmup, "num_warmup", 0)
-        if not is_number(asked.target_accept_prob, lambda value: 0 < value < 1):
+        accepted = asked.target_accept_prob
+        if accepted is not None and not is_number(accepted, lambda value: 0 < value < 1):
             raise ValueError(
-                "target_accept_prob must be a number between 0 and 1, got "
-                f"{asked.target_accept_prob!r}."
+                f"target_accept_prob must be a number between 0 and 1, got {accepted!r}."
             )
         return asked
 
@@ -83,6 +85,14 @@ class NutsPlan(NamedTuple):
     optimum: np.ndarray  #: of each chain, its index
     weights: np.ndarray  #: of the optima, by their evidence
     adapts_metric: bool
+    #: Between optima; None of one, or of so many latents that they would cost too much.
+    jumps: Jumps | None = None
+
+    def accept_prob(self, asked: float | None, options: NutsOptions = OPTIONS) -> float:
+        """The acceptance that the step size aims at."""
+        if asked is not None:
+            return asked
+        return options.accept_prob_of_metric if self.adapts_metric else options.accept_prob
 
     def num_warmup(self, asked: int | None, options: NutsOptions = OPTIONS) -> int:
         """Transitions of the warm-up, of each chain."""
@@ -134,7 +144,23 @@ def plan(
         and weights[0] > options.one_optimum
         and bool(np.all((low < stddevs) & (stddevs < high)))
     )
-    return NutsPlan(starts, optimum, weights, not is_good)
+    jumps, heavy = None, np.flatnonzero(weights >= 1.0 - options.one_optimum)
+    if len(heavy) > 1 and problem.space.dim <= options.max_jump_dim:
+        own = [states[i] for i in heavy]
+        jumps = _between(problem, own, weights[heavy] / weights[heavy].sum(), whiten)
+    return NutsPlan(starts, optimum, weights, not is_good, jumps)
+
+
+def _between(
+    problem: Problem,
+    states: list[State],
+    weights: np.ndarray,
+    whiten: Callable[[np.ndarray], np.ndarray],
+) -> Jumps:
+    """Jumps between the Gaussians of these optima."""
+    noise = np.vstack([np.zeros(problem.space.dim), np.eye(problem.space.dim)])
+    draws = [whiten(problem.space.draw(state, noise)[0]) for state in states]
+    return Jumps.of(weights, np.stack(draws))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -255,8 +281,8 @@ def _faults(
     if not worst <= options.r_hat:
         several = len(np.unique(plan.optimum)) > 1
         why = (
-            "they have begun at several optima and do not meet: the weights of these are those "
-            "of their evidence, to one chain; take more num_chains="
+            "they have begun at several optima and hardly jump between them: the weights of these "
+            "are those of their evidence, to one chain; take more num_chains="
             if several
             else "take a longer num_warmup= and num_samples=, or fit(exploration=2), which looks "
             "for other optima"

@@ -2,7 +2,8 @@
 
 Tests pass others, and so may users: ``fit(..., options=FitOptions(multi_start=...))``. Numbers of
 draws and of the metric belong to what is fitted, and are not among those; nor are
-:class:`DrawOptions` and :class:`NutsOptions`, by which a result decides when it is asked.
+:class:`DrawOptions` and :class:`~ngvi.inference.nuts_options.NutsOptions`, by which a result
+decides when it is asked.
 """
 
 from __future__ import annotations
@@ -322,35 +323,6 @@ class DrawOptions:
     max_dim: int = 2000
     #: A part of the posterior at other optima that is worth a word.
     notable_share: float = 0.05
-
-
-@dataclasses.dataclass(frozen=True)
-class NutsOptions:
-    """Chains of NUTS that go on from a fit; users have the arguments of ``result.nuts``."""
-
-    #: Draws of each optimum that chains begin at, by their weights; a value each.
-    num_draws: int = 1000
-    #: The Gaussian is good if weighted standard deviations of whitened latents are in this range:
-    #: a metric that chains adapt would not be better.
-    good_stddevs: tuple[float, float] = (0.7, 1.4)
-    #: ... and if it has this part of the evidence at least.
-    one_optimum: float = 0.99
-    #: Optima whose bound is so many nats lower get no chain, and of the others so many are asked.
-    far_below: float = 10.0
-    max_optima: int = 8
-    #: Transitions of a warm-up: for the step size of chains that begin where they belong, and for a
-    #: metric as in Stan.
-    warmup_of_step_size: int = 150
-    warmup_of_metric: int = 500
-    #: Refused: divergences, as a part of the transitions; R-hat, whose noise over hundreds of
-    #: latents is as large; effective draws (Vehtari et al., 2021); E-BFMI (Betancourt, 2016).
-    divergent_part: float = 2e-3
-    r_hat: float = 1.03
-    effective_draws: float = 400.0
-    energy_information: float = 0.3
-    #: Draws of the Gaussian that are shown beside, and rows of the report.
-    num_beside: int = 2000
-    num_shown: int = 12
 
 
 @dataclasses.dataclass(frozen=True)

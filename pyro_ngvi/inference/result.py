@@ -165,7 +165,7 @@ class FitResult(WorkflowResult):
         *,
         num_warmup: int | None = None,
         num_chains: int = 4,
-        target_accept_prob: float = 0.8,
+        target_accept_prob: float | None = None,
         progress_bar: bool = True,
         mp_context: str | None = None,
     ) -> NutsResult:
