@@ -51,14 +51,14 @@ class Modes:
     :param most: components that are wanted.
     :ivar found: the Gaussians.
     :ivar num_points: at which importance weights have been looked at.
-    :ivar is_over: whether the last of these led to no other mode.
+    :ivar is_over: whether the last of these led to no other mode, and enough of them to each.
     """
 
     def __init__(self, search: MultiStart, most: int) -> None:
         self.search, self.runs, self.most = search, search.runs, most
         self.options = search.options.mixture
         self.found: list[Component] = []
-        self.num_points, self.is_over = 0, False
+        self.num_points, self.is_over, self.least_share = 0, False, 1.0
         self._negligible: list[Ascent] = []  # to modes that have hardly any mass
 
     def look(self) -> None:
@@ -77,6 +77,8 @@ class Modes:
             points = self._points()
             if not self.is_over:
                 values = self.runs.problem.objective.log_density(best.state, points)
+        # Where some that are known are hardly met, others are not met at all.
+        self.is_over = self.is_over and self.least_share >= self.options.least_share
 
     def _look_at(self, points: np.ndarray, values: np.ndarray) -> bool:
         """Ascend from the points with the largest importance weights; whether to another mode."""
@@ -86,6 +88,8 @@ class Modes:
         gaps = np.where(np.isfinite(values), values - np.logaddexp.reduce(parts, 0), -math.inf)
         order = np.argsort(-gaps)[: options.multi_start.num_starts]
         chosen = points[order[gaps[order] > self.options.surplus]]
+        nearest = np.bincount(np.argmax(parts, 0), minlength=len(parts))
+        self.least_share = float(nearest.min() / max(len(points), 1))
         self.num_points += len(points)
         self._ascend(chosen)
         return len(self.found) > before

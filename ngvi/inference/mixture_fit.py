@@ -230,6 +230,8 @@ class _Growth:
             found += f"; the largest importance weights of {points:,} points lead to no other mode"
         else:
             found += f"; other modes have not been ruled out by {points:,} points"
+            if self.modes.least_share < self.options.least_share:
+                found += ", hardly any of which are near to one of these"
         if self.num_left_out:
             found += (
                 f"; {self.num_left_out} more modes are left out, which num_components='auto' has"

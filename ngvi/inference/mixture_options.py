@@ -17,6 +17,9 @@ class MixtureOptions:
     num_points: int = 1000
     #: ... in a Gaussian so many times as wide as the modes so far, half of them.
     spread: float = 2.0
+    #: If a mode that is known is the nearest of a smaller part of the points, there may be others
+    #: that are the nearest of none.
+    least_share: float = 0.01
     #: A point may lead to another mode if its importance weight is above one by so many nats.
     surplus: float = 2.0
     #: Ascents to other modes at once; beside one mode they end before they take more gradients than

@@ -8,6 +8,7 @@ import pytest
 from ngvi.inference.components import Contributions, Modes, places, switched
 from ngvi.inference.mixture_options import MixtureOptions
 from ngvi.inference.multistart import MultiStart
+from ngvi.inference.options import FitOptions
 from ngvi.inference.request import Request
 from tests.inference.numpy_problem import OPTIMUM, State, Target, gaussian, mixture, monitored
 
@@ -16,8 +17,8 @@ CENTRES = np.array([[9.0, 9.0], [-9.0, 8.0], [-8.0, -9.0], [9.0, -7.0]])
 OPTIONS = MixtureOptions()
 
 
-def modes_of(target, most=16, seed=0):
-    request = Request(tolerance=0.05, max_steps=400)
+def modes_of(target, most=16, seed=0, options=OPTIONS):
+    request = Request(tolerance=0.05, max_steps=400, options=FitOptions(mixture=options))
     search = MultiStart(target.problem(), np.random.default_rng(seed), request, monitored())
     search.solve()
     cost = target.cost.total
@@ -39,6 +40,11 @@ def test_all_separated_modes_are_found_with_their_weights(seed):
     means = np.array([one.state.mean for one in modes.found])
     nearest = [int(np.argmin(np.linalg.norm(means - centre, axis=1))) for centre in CENTRES]
     np.testing.assert_allclose(np.exp(modes.log_weights())[nearest], WEIGHTS, atol=0.005)
+
+
+def test_a_mode_that_hardly_any_point_is_near_to_leaves_others_open():
+    modes, _ = modes_of(four(), options=MixtureOptions(least_share=0.3))
+    assert len(modes.found) == 4 and modes.least_share < 0.25 and not modes.is_over
 
 
 def test_modes_of_the_same_height_are_two():
