@@ -48,6 +48,21 @@ def effective_draws(draws: np.ndarray) -> np.ndarray:
     return np.where(total > 0, num_chains * count / time, float(num_chains * count))
 
 
+def error_of_stddevs(draws: np.ndarray) -> np.ndarray:
+    """The standard error of each standard deviation, as a part of it.
+
+    Squares have their own number of effective draws, and heavy tails a large variance of squares.
+
+    :param draws: shape ``(chains, draws, d)``.
+    :return: shape ``(d,)``; zero where a number is the same in all draws.
+    """
+    squares = np.square(draws - draws.mean((0, 1)))
+    means = squares.mean((0, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = 0.5 * squares.std((0, 1)) / means / np.sqrt(effective_draws(squares))
+    return np.where(means > 0, errors, 0.0)
+
+
 def energy_information(energy: np.ndarray) -> float:
     """E-BFMI of the worst chain: how much of the energy's variance one transition can change.
 

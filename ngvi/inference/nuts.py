@@ -21,7 +21,12 @@ import numpy as np
 from ngvi._door import TellsWhatItHas, door_with_options_of
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_number
-from ngvi.inference.chains import effective_draws, energy_information, r_hat
+from ngvi.inference.chains import (
+    effective_draws,
+    energy_information,
+    error_of_stddevs,
+    r_hat,
+)
 from ngvi.inference.estimate import State
 from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts_options import NutsOptions
@@ -289,10 +294,19 @@ def _faults(
         )
         faults.append(f"the chains do not agree (R-hat {worst:.2f}): {why}")
     elif not least >= options.effective_draws:
+        more = _more(chains.diverging.shape[1] * options.effective_draws / max(least, 1.0))
         faults.append(
             f"there are {least:,.0f} effective draws of the slowest latent, too few for an "
-            f"interval: take num_samples={_more(chains, least, options):,}"
+            f"interval: take num_samples={more:,}"
         )
+    else:
+        errors = error_of_stddevs(_flat(chains.draws))
+        if (error := float(errors.max())) > options.error_of_stddev:
+            more = _more(chains.diverging.shape[1] * (error / options.error_of_stddev) ** 2)
+            faults.append(
+                f"the standard deviation of {_labels(chains.draws)[int(errors.argmax())]} has an "
+                f"error of {100 * error:.0f} %, as a heavy tail's: take num_samples={more:,}"
+            )
     if not energy >= options.energy_information:
         faults.append(
             f"the energy changes too slowly (E-BFMI {energy:.2f}), as in a funnel or a heavy tail: "
@@ -301,11 +315,20 @@ def _faults(
     return faults
 
 
-def _more(chains: Chains, least: float, options: NutsOptions) -> int:
+def _more(just_enough: float) -> int:
     """Draws of a chain that would be enough, to two digits."""
-    wanted = chains.diverging.shape[1] * 1.2 * options.effective_draws / max(least, 1.0)
+    wanted = 1.2 * just_enough
     digits = max(int(math.log10(wanted)) - 1, 0)
     return math.ceil(wanted / 10**digits) * 10**digits
+
+
+def _labels(draws: dict[str, np.ndarray]) -> list[str]:
+    """Names of all numbers, in the order of :func:`_flat`."""
+    found = []
+    for name, values in draws.items():
+        for at in np.ndindex(values.shape[2:]):
+            found.append(name + (f"[{','.join(map(str, at))}]" if at else ""))
+    return found
 
 
 def _flat(draws: dict[str, np.ndarray]) -> np.ndarray:
@@ -325,7 +348,7 @@ def _report(found: NutsResult) -> str:
         f"  {found.num_gradients:,} gradients; the warm-up has adapted {adapted}",
         f"  {'':<22}{'mean':>12}{'sd':>12}{'Gaussian mean':>15}{'sd':>12}",
     ]
-    rows = []
+    rows, labels = [], iter(_labels(found.draws))
     for name, values in found.draws.items():
         flat = values.reshape(-1, *values.shape[2:])
         mean, sd = flat.mean(0), flat.std(0)
@@ -334,8 +357,7 @@ def _report(found: NutsResult) -> str:
             gap = np.abs(known[0] - mean) / sd + np.abs(np.log(known[1] / sd))
         gap = np.where(np.isfinite(gap), gap, -1.0)
         for at in np.ndindex(mean.shape):
-            label = name + (f"[{','.join(map(str, at))}]" if at else "")
-            rows.append((gap[at], label, mean[at], sd[at], known[0][at], known[1][at]))
+            rows.append((gap[at], next(labels), mean[at], sd[at], known[0][at], known[1][at]))
     rows.sort(key=lambda row: -row[0])
     for _, label, *numbers in rows[: OPTIONS.num_shown]:
         a, b, c, d = (f"{number:.4g}" for number in numbers)

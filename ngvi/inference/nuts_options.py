@@ -34,6 +34,8 @@ class NutsOptions:
     r_hat: float = 1.03
     effective_draws: float = 400.0
     energy_information: float = 0.3
+    #: ... and a standard error of a standard deviation: twice as much is a tenth of it.
+    error_of_stddev: float = 0.05
     #: Draws of the Gaussian that are shown beside, and rows of the report.
     num_beside: int = 2000
     num_shown: int = 12

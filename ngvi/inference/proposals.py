@@ -82,19 +82,18 @@ class Weighed(NamedTuple):
             )
             return np.array([smoothed_weights(self.log_weights + one)[1] for one in logs])
 
-    def rarely_wide(self, options: Resampling) -> np.ndarray:
-        """Latents whose variance hangs on rare draws for certain, the worst first: indices.
+    def rarely_wide(self, options: Resampling) -> tuple[np.ndarray, bool]:
+        """Latents whose variance hangs on rare draws, and whether that is decided for all.
 
-        Of too many latents, which would take too long, none.
+        :return: their indices, the worst first; of too many latents, which would take too long,
+            none.
         """
         if self.latents.shape[1] > options.max_looked_at:
-            return np.array([], int)
-        mean = np.exp(self.log_weights) @ self.latents
-        shapes = self.shapes_of_squares(mean)
-        tail = tail_size(len(self.log_weights))
-        certain = [one - error_of_k(one, tail, SHAPE_PRIOR) > USABLE for one in shapes]
+            return np.array([], int), True
+        shapes = self.shapes_of_squares(np.exp(self.log_weights) @ self.latents)
+        error = error_of_k(USABLE, tail_size(len(self.log_weights)), SHAPE_PRIOR)
         order = np.argsort(-shapes, kind="stable")
-        return order[np.array(certain, bool)[order]]
+        return order[shapes[order] > USABLE], bool((np.abs(shapes - USABLE) > error).all())
 
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draws as often as their weights say, shape ``(count, d)``."""

@@ -64,9 +64,8 @@ def corrected(
     """Draws of the model's posterior; some are the same.
 
     They have a fault where the weights' tail has a k-hat above 0.7, or that of the weights times a
-    latent's squared deviations for certain. Another is that they are worth too few draws, more of
-    which are wanted where the error of k-hat reaches 0.7. The last is that the posterior's own
-    dynamics spread them.
+    latent's squared deviations. Another is that they are worth too few draws. More are wanted where
+    the error of a k-hat reaches 0.7. The last is that the posterior's own dynamics spread them.
 
     :param state: of which they are made, by their weights.
     :param num_samples: how many.
@@ -77,7 +76,7 @@ def corrected(
     proposal = proposal_for(problem, state, most, rng, options)
     found = proposal.weighed(max(least, num_samples), rng)
     wanted = max(options.effective, num_samples) / found.share
-    if found.are_trusted is None:
+    if found.are_trusted is None or (found.are_trusted and not found.rarely_wide(options)[1]):
         wanted = most
     if wanted > len(found.log_weights):
         found = proposal.weighed(max(min(int(wanted), most), num_samples), rng)
@@ -93,7 +92,7 @@ def corrected(
         words = f"{len(found.log_weights):,} draws are worth {effective:,.0f} at a k-hat of "
         words += f"{found.pareto_k:.2f}, too few to tell their widths"
         return CorrectedDraws(latents, words, are_many)
-    if (rare := found.rarely_wide(options)[:3]).size:
+    if (rare := found.rarely_wide(options)[0][:3]).size:
         names = ", ".join(name_of(int(i), problem.space.sites) for i in rare)
         return CorrectedDraws(latents, f"few of them tell the standard deviation of {names}")
     narrow = _in_words(spread_of_moved(problem, state, found, rng), problem.space.sites)
@@ -122,7 +121,7 @@ def with_heavier_tails(
     heavier = proposal.weighed(LIMITS.num_draws, rng)
     if not heavier.are_trusted or heavier.effective < options.least_effective:
         return found
-    if heavier.rarely_wide(options).size:
+    if heavier.rarely_wide(options)[0].size:
         return found
     words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}), by "
     words += "result.sample(corrected=True)"
