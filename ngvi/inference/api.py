@@ -28,7 +28,7 @@ from ngvi.inference.multistart import MultiStart
 from ngvi.inference.optima import Optimum
 from ngvi.inference.options import SampleOptions
 from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
-from ngvi.inference.problem import Problem
+from ngvi.inference.problem import Integrated, Problem
 from ngvi.inference.recorded import recorded
 from ngvi.inference.request import Request
 from ngvi.inference.runaway import runaway
@@ -63,6 +63,8 @@ def optimise(
         if not num_steps:
             state = checkpoint.begun(problem.space, state)
         problem = recorded(problem, checkpoint)
+    if problem.objective.is_exact:
+        problem = problem.replace(objective=Integrated(problem.objective))
     monitor = monitor or request.monitor(num_steps)
     if math.isfinite(request.time_limit):
         problem = problem.replace(objective=Timed(problem.objective, monitor))

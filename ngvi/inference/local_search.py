@@ -6,7 +6,8 @@ stage starts where the one before ended, with more draws if theirs were too few.
 
 - The first stage has few draws and a broad start. Its steps are natural gradients within a trust
   region in ``KL(q_new || q_old)``, tenfold after a step at whose end the bound still rises, a
-  quarter of the step's length after one that lost.
+  quarter of the step's length after one that lost. Where the bound is integrated, the secant of its
+  slopes says how far the next step goes.
 - Where steps are small, pairs of steps and changes of the natural gradient correct the Fisher
   metric (:mod:`~ngvi.inference.metric`), because a bound may be much flatter than the metric says.
 - A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
@@ -54,6 +55,7 @@ class LocalSearch(Search):
         self.estimate = NO_ESTIMATE  #: at the state, over the sample
         self.pairs: Pairs = []
         self.radius, self.step_size = self.options.local.radius, 1.0
+        self.damping = 1.0  #: of a step, where a long one before it has led too far
         self.num_groups = num_groups
         self.coarse_state: State = None
         self.flattest = 1.0  #: the least curvature that was seen, of the metric's
@@ -230,7 +232,7 @@ class LocalSearch(Search):
                 return Status.MAX_STEPS
             if _is_stalled(values, gap, self.gap, options):
                 return Status.STALLED
-            step = self._metric().step(found.direction, 1.0, self.radius)
+            step = self._metric().step(found.direction, self.damping, self.radius)
             if step is None:
                 return Status.STUCK
             self.step_size = step.step_size
@@ -293,12 +295,15 @@ class LocalSearch(Search):
         :param ends: the slope of the bound at its end.
         """
         options, space = self.options.local, self.problem.space
+        secant = _secant(self.problem, step, ends)
         if ends > 0:
-            self.radius = max(self.radius, options.growth * step.length)
+            growth = min(secant**2, options.most_growth) if secant < math.inf else options.growth
+            self.radius = max(self.radius, max(growth, options.growth) * step.length)
         elif ends < -options.turn * step.slope:
             # The divergence of a step of no length is rounding, and may be negative.
             self.radius = max(0.5 * step.length, options.rounding_units * space.dim * space.eps)
         is_short = self._is_short(step, ends)
+        self.damping = 1.0 if is_short or ends > 0 else min(secant, 1.0)
         self._metric().accepted(step, self.estimate.mean, estimate.mean, is_short)
         if not is_short:
             self.pairs.clear()
@@ -349,6 +354,17 @@ class LocalSearch(Search):
         """Let the metric be all that is known of the bound's curvature."""
         self.pairs.clear()
         self._metric_here = None
+
+
+def _secant(problem: Problem, step: Step, ends: float) -> float:
+    """How much longer a step would be at whose end the bound neither rises nor falls.
+
+    :return: infinite where slopes do not say: those over draws are exact for the mean only.
+    """
+    is_exact = problem.objective.is_exact and not problem.space.has_model_parameters
+    if not is_exact or max(ends, 0.0) >= step.slope:
+        return math.inf
+    return step.slope / (step.slope - ends)
 
 
 def _is_stalled(values: list[float], gap: float, left: float, options: LocalSearchOptions) -> bool:

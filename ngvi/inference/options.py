@@ -19,8 +19,7 @@ from ngvi.inference.runaway_options import RunawayOptions
 class SampleOptions:
     """Groups of draws."""
 
-    #: Dimensions of the cubature on chains, as a part of the latents: noise times cost is flat
-    #: here.
+    #: Dimensions of the cubature on chains, a part of the latents: noise times cost is flat here.
     share_of_latents: float = 1 / 8
     #: ... and at most.
     max_chain_dim: int = 64
@@ -85,12 +84,13 @@ class LocalSearchOptions:
     radius: float = 1.0
     #: The radius after a step at whose end the bound still rises, in lengths of that step, ...
     growth: float = 10.0
+    #: ... at most, where slopes are integrated and their secant says how far, ...
+    most_growth: float = 1000.0
     #: ... and after one that was refused.
     shrinkage: float = 0.25
     #: A step was too long if the bound falls at its end by this part of what it rose at first.
     turn: float = 0.9
-    #: A step may lose this part of its slope: fixed draws' gradients are exact for the mean only,
-    #: ...
+    #: A step may lose this part of its slope, since draws' slopes are exact for the mean only, ...
     slack: float = 0.05
     #: ... and so many nats.
     max_slack: float = 0.25

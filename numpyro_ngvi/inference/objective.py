@@ -24,7 +24,7 @@ from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference.evaluation import Evaluation, by_site, has_few
+from numpyro_ngvi.inference.evaluation import Evaluation, by_site
 from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
@@ -136,12 +136,6 @@ class Objective:
     @timed
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
-        if (
-            self.is_exact
-            and not has_few(sample[0].points, self.estimator, self._cost)
-            and len(sample) > 1
-        ):
-            return self.bound(state, sample[:1], rows).repeated(len(sample))
         self.cost.gradients += sum(len(group.points.weights) for group in sample)
         self.cost.products += len(sample) * self._cost.num_products
         dtype = self._space.dtype

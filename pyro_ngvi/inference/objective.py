@@ -137,9 +137,6 @@ class Objective:
     @torch.no_grad()
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
-        has_few = self.estimator == "quadrature" and len(sample[0].points.weights) > 1
-        if self.is_exact and not has_few and len(sample) > 1:
-            return self.bound(state, sample[:1], rows).repeated(len(sample))
         self.cost.gradients += sum(len(group.points.weights) for group in sample)
         self.cost.products += len(sample) * self._cost.num_products
         self._space.put(state)

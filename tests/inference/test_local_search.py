@@ -9,8 +9,10 @@ import pickle
 import numpy as np
 import pytest
 
+from ngvi.estimators.table import EstimateCost
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.options import CertificateOptions, FitOptions, LocalSearchOptions
+from ngvi.inference.problem import Integrated
 from ngvi.inference.search import Status
 from tests.inference.numpy_problem import (
     CENTRE,
@@ -208,6 +210,19 @@ def test_no_step_is_taken_to_a_state_that_is_not_finite(name):
         assert math.isfinite(search.trace.last_loss)
     seen = [target.bound(state, sample).is_finite for state, sample in list(target.asked)]
     assert not all(seen)  # it has been there, and has gone back
+
+
+def test_what_is_integrated_is_asked_for_once_at_a_state():
+    target = Target(gaussian, is_exact=True)
+    size = len(target.sample(None, 1)[0].points.weights)
+    target.groups = target.groups._replace(cost=EstimateCost(size, size, 0))
+    once, state = Integrated(target), target.initial
+    found, again = (once.bound(state, target.sample(None, count)) for count in (2, 1))
+    assert len(target.asked) == 1 and len(found.values) == 2
+    np.testing.assert_array_equal(found.natural[:1], again.natural)
+    target.groups = target.groups._replace(cost=EstimateCost(1, 1, 0))
+    Integrated(target).bound(state, target.sample(None, 2))  # random draws are all asked for
+    assert len(target.asked[-1][1]) == 2
 
 
 def test_draws_grow_with_what_their_noise_asks_for():
