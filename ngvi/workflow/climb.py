@@ -8,7 +8,6 @@ Where the bound falls by such a step, a plain one is taken.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 
 import numpy as np
@@ -87,19 +86,20 @@ class _Climb:
         self._at = target.under(self._q, weights) if at is None else at
         self._bound = self._at.value + self._q.entropy()
         self._left = _left(self._q, self._at)
-        self._remembered = _Remembered(q)
+        self._remembered = _Remembered(q, len(weights))
+        #: Of each, steps, and what was tried in vain since the last of them.
+        self._count, self._tries = np.zeros((2, len(weights)), int)
         by_points = target.predictors is None
         self.noise = DEFAULTS.left_by_points if by_points else 0.0
 
     def run(self, num_steps: int, left: float) -> list[Steps | None]:
-        count = np.zeros(len(self._weights), int)
-        active = np.arange(len(count))
-        for _ in range(num_steps):
-            active = active[~(self._left[active] <= left)]
+        while True:
+            is_active = ~(self._left <= left) & (self._count < num_steps)
+            active = np.flatnonzero(is_active & (self._tries <= DEFAULTS.num_halvings))
             if not len(active):
                 break
-            active = self._step(active)
-            count[active] += 1
+            self._try(active)
+        count = self._count
         # Where the target has no curvature at the end there is no Gaussian to go on to.
         factor = self._start.factor
         white = factor.T @ self._start.within(self._at.curvature) @ factor
@@ -113,29 +113,40 @@ class _Climb:
             for u in range(len(count))
         ]
 
-    def _step(self, active: np.ndarray) -> np.ndarray:
-        """One step each, and which have found one."""
-        waiting, rho, done = active, 1.0, []
-        accelerated = self._remembered.step(self._q.take(active), self._at.take(active), active)
-        for number in range(DEFAULTS.num_halvings):
-            if number == 0 and accelerated is not None:
-                new, are_proper = accelerated
-            else:
-                new, are_proper = _moved(self._q.take(waiting), self._at.take(waiting), rho)
-                rho *= 0.5
-            if are_proper.any():
-                tried, new = waiting[are_proper], new.take(are_proper)
-                there = self._target.under(new, self._weights[tried])
-                value = there.value + new.entropy()
-                bound = self._bound[tried]
-                is_better = value >= bound - DEFAULTS.rounded_bound * np.abs(bound) - self.noise
-                if is_better.any():
-                    done.append(tried[is_better])
-                    self._put(done[-1], new.take(is_better), there.take(is_better))
-                waiting = np.setdiff1d(waiting, tried[is_better])
-            if not len(waiting):
-                break
-        return np.sort(np.concatenate([np.empty(0, int), *done]))
+    def _try(self, active: np.ndarray) -> None:
+        """What is next of each, all at once: a call costs as much for one."""
+        new, are_proper = self._next(active)
+        is_better = are_proper.copy()
+        if are_proper.any():
+            tried, new = active[are_proper], new.take(are_proper)
+            there = self._target.under(new, self._weights[tried])
+            bound = self._bound[tried]
+            rounding = DEFAULTS.rounded_bound * np.abs(bound) + self.noise
+            found = there.value + new.entropy() >= bound - rounding
+            is_better[are_proper] = found
+            self._put(tried[found], new.take(found), there.take(found))
+        self._count[active[is_better]] += 1
+        self._tries[active] = np.where(is_better, 0, self._tries[active] + 1)
+
+    def _next(self, active: np.ndarray) -> tuple[DenseGaussian, np.ndarray]:
+        """By an accelerated step, or a plain one, half as long each time; which are Gaussians."""
+        q, at, tries = self._q.take(active), self._at.take(active), self._tries[active]
+        fresh = np.flatnonzero(tries == 0)
+        faster, is_known = self._remembered.step(q.take(fresh), at.take(fresh), active[fresh])
+        some, unknown = fresh[is_known], fresh[~is_known]
+        tries[unknown] = self._tries[active[unknown]] = 1
+        rho = 0.5 ** np.maximum(tries - 1, 0)
+        origin, linear, precision = (
+            q.mean.copy(),
+            rho[:, None] * at.gradient,
+            q.within(at.curvature),
+        )
+        precision = rho[:, None, None] * precision
+        short = np.flatnonzero(rho < 1.0)
+        precision[short] += (1.0 - rho[short, None, None]) * q.take(short).precision
+        origin[some] = self._start.mean
+        linear[some], precision[some] = faster[is_known, :, 0], faster[is_known, :, 1:]
+        return _at_natural(origin, linear, precision, q.blocks)
 
     def _put(self, where: np.ndarray, q: DenseGaussian, at: Expected) -> None:
         mean, factor = self._q.mean.copy(), self._q.factor.copy()
@@ -154,20 +165,22 @@ class _Remembered:
     """Where plain steps led from, and to, in the last steps of several Gaussians.
 
     :param start: whose mean is the origin of natural coordinates ``S (mu - origin)`` and ``S``.
+    :param num: how many Gaussians.
     """
 
-    def __init__(self, start: DenseGaussian) -> None:
-        self._start = start
-        self._steps: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  #: who, to, change
-        fits = DEFAULTS.max_numbers // (2 * start.dim**2)
-        self._most = min(DEFAULTS.num_remembered, fits)
+    def __init__(self, start: DenseGaussian, num: int) -> None:
+        self._start, dim = start, start.dim
+        fits = DEFAULTS.max_numbers // (2 * dim**2)
+        shape = num, max(0, min(DEFAULTS.num_remembered, fits) - 1), dim, dim + 1
+        self._to, self._change = np.zeros(shape), np.zeros(shape)
+        self._count = np.zeros(num, int)
 
     def step(
         self, q: DenseGaussian, at: Expected, who: np.ndarray
-    ) -> tuple[DenseGaussian, np.ndarray] | None:
-        """Accelerated steps of some, and which lead to Gaussians.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Natural coordinates after accelerated steps of some, and of which there are such.
 
-        :param who: their numbers, which are among those of the steps before.
+        :param who: their numbers.
         """
         shift = q.mean - self._start.mean
         curvature = q.within(at.curvature)
@@ -177,20 +190,21 @@ class _Remembered:
         factor = self._start.factor
         change = factor.T @ (to - now)
         change[..., 1:] = change[..., 1:] @ factor / np.sqrt(2.0)
-        earlier = [
-            (a[np.searchsorted(of, who)], b[np.searchsorted(of, who)]) for of, a, b in self._steps
-        ]
-        self._steps = [*self._steps, (who, to, change)][-max(1, self._most - 1) :]
-        if not earlier or self._most < 2:
-            return None
-        count = len(who)
-        gaps = np.stack([(change - old).reshape(count, -1) for _, old in earlier], 1)
+        num, most = len(who), self._to.shape[1]
+        is_there = np.arange(most) < self._count[who, None]
+        old_to, old_change = self._to[who], self._change[who]
+        for kept, old, new in (self._to, old_to, to), (self._change, old_change, change):
+            kept[who] = np.concatenate([new[:, None], old], 1)[:, :most]
+        self._count[who] += 1
+        size = int(np.prod(change.shape[1:]))
+        gaps = (change[:, None] - old_change).reshape(num, most, size) * is_there[..., None]
         square = gaps @ np.swapaxes(gaps, 1, 2)
         scale = np.trace(square, axis1=1, axis2=2)[:, None, None]
-        square = square + (DEFAULTS.ridge * scale + np.finfo(float).tiny) * np.eye(len(earlier))
-        parts = np.linalg.solve(square, gaps @ change.reshape(count, -1, 1))[..., 0]
-        new = to - sum(parts[:, k, None, None] * (to - old) for k, (old, _) in enumerate(earlier))
-        return _at_natural(self._start.mean, new[..., 0], new[..., 1:], q.blocks)
+        # It is zero, and so is the part, of what is not there.
+        square = square + (DEFAULTS.ridge * scale + np.finfo(float).tiny) * np.eye(most)
+        parts = np.linalg.solve(square, gaps @ change.reshape(num, size, 1))[..., 0]
+        new = to - np.einsum("uk,ukij->uij", parts, to[:, None] - old_to)
+        return new, is_there.any(1)
 
 
 def _at_natural(
@@ -213,14 +227,6 @@ def _at_natural(
     return dataclasses.replace(new, mean=mean + (new.factor @ pulled)[..., 0]), are_proper
 
 
-def _moved(q: DenseGaussian, at: Expected, rho: float) -> tuple[DenseGaussian, np.ndarray]:
-    """By one step each, and which are Gaussians."""
-    precision = rho * q.within(at.curvature)
-    if rho < 1.0:
-        precision = precision + (1.0 - rho) * q.precision
-    return _at_natural(q.mean, rho * at.gradient, precision, q.blocks)
-
-
 def _left(q: DenseGaussian, at: Expected) -> np.ndarray:
     """Half of the squared Fisher length of the natural gradient, in nats."""
     turned = np.swapaxes(q.factor, -1, -2)
@@ -231,9 +237,6 @@ def _left(q: DenseGaussian, at: Expected) -> np.ndarray:
 
 def polished(target: Target, q: DenseGaussian) -> DenseGaussian:
     """At the optimum that a fit is near: sites are only there the posterior's parts."""
+    q = q.with_own_factor()
     steps = climb(target, q, DEFAULTS.polish_steps, DEFAULTS.polish_left, of_points=True)
-    q = steps.q if steps is not None and steps.left < DEFAULTS.tolerance else q
-    # One Gaussian has many factors: noise shall be the same draw whichever way led to it.
-    with contextlib.suppress(np.linalg.LinAlgError):
-        return dataclasses.replace(q, factor=np.linalg.cholesky(q.within(q.factor @ q.factor.T)))
-    return q
+    return steps.q if steps is not None and steps.left < DEFAULTS.tolerance else q

@@ -29,13 +29,25 @@ class DenseGaussian:
     def of_precision(
         cls, mean: np.ndarray, precision: np.ndarray, blocks: np.ndarray | None = None
     ) -> DenseGaussian:
-        """:raises numpy.linalg.LinAlgError: if a precision is not positive definite."""
-        lower = np.linalg.cholesky(precision)
-        if lower.ndim == 2:
-            inverse = solve_triangular(lower, np.eye(len(mean)), lower=True)
+        """With lower triangular factors.
+
+        :raises numpy.linalg.LinAlgError: if a precision is not positive definite.
+        """
+        upper = np.linalg.cholesky(precision[..., ::-1, ::-1])[..., ::-1, ::-1]
+        if upper.ndim == 2:
+            inverse = solve_triangular(upper, np.eye(len(mean)))
         else:
-            inverse = np.tril(np.linalg.inv(lower))
+            inverse = np.triu(np.linalg.inv(upper))
         return cls(mean, np.swapaxes(inverse, -1, -2), blocks)
+
+    def with_own_factor(self) -> DenseGaussian:
+        """The same, with the factor that :meth:`of_precision` gives it, of one Gaussian.
+
+        A Gaussian has many, and averages over points that are not exact differ between them.
+        """
+        upper = np.linalg.qr(self.factor.T)[1]
+        signs = np.where(np.diag(upper) < 0, -1.0, 1.0)
+        return DenseGaussian(self.mean, self.within(upper.T * signs), self.blocks)
 
     def take(self, index: Any) -> DenseGaussian:
         """One or some of several."""
