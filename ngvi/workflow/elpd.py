@@ -23,13 +23,16 @@ def elpd_data(found: Pointwise, units: Units, attrs: dict[str, Any]) -> Any:
 
     dims = [name for name, _ in units.plates]
 
+    def shaped(values: np.ndarray) -> np.ndarray:
+        return values.reshape(units.shape).copy()  # what is found is kept
+
     def array(values: np.ndarray, name: str) -> Any:
-        return xarray.DataArray(np.reshape(values, units.shape), dims=dims, name=name)
+        return xarray.DataArray(shaped(values), dims=dims, name=name)
 
     pointwise, k = array(found.elpd, "loo_i"), array(found.reliability, "pareto_k")
     for name in ("leverage", "psis", "psis_k"):
-        pointwise.coords[name] = dims, np.reshape(getattr(found, name), units.shape)
-    pointwise.coords["how"] = dims, np.reshape(found.how.astype(str), units.shape)
+        pointwise.coords[name] = dims, shaped(getattr(found, name))
+    pointwise.coords["how"] = dims, shaped(found.how.astype(str))
     pointwise.attrs.update(attrs)
     observed = found.elpd[found.how != MASKED]
     count, total = len(observed), float(observed.sum())

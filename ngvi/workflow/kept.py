@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,13 @@ import numpy as np
 from ngvi.latents.layout import Site
 from ngvi.workflow.climb import polished
 from ngvi.workflow.gaussian import DenseGaussian
+from ngvi.workflow.loo import Pointwise, leave_out
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target, depends
+from ngvi.workflow.units import Units
+
+#: Where a result has it; neither copies nor pickles of the result do.
+KEPT = "_known_rows"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,27 +45,34 @@ class KnownTarget:
         """Which latents each element depends on, shape ``(M, d)``."""
         return depends(self.target, self.q)
 
+    def leave_out(self, plate: str | None, units: Units) -> Pointwise:
+        """Of all units, which are a plate's."""
+        if plate not in self._left_out:
+            self._left_out[plate] = leave_out(self.target, self.optimum, units)
+        return self._left_out[plate]
+
+    @functools.cached_property
+    def _left_out(self) -> dict[str | None, Pointwise]:
+        return {}
+
     @property
     def _size(self) -> int:
         predictors = self.target.predictors
-        return self.q.dim**2 + (0 if predictors is None else predictors.slopes.size)
+        own = 0 if predictors is None else predictors.slopes.size
+        return self.q.dim**2 + own + len(dataclasses.fields(Pointwise)) * len(self.target.weights)
 
     @classmethod
     def of(cls, result: Any, make: Callable[[], tuple[Target, DenseGaussian, Any]]) -> KnownTarget:
-        """Kept as long as the result is there and what it is made of, unless it is large; nothing
-        of it is pickled or copied with the result.
+        """Kept by the result as long as what it is made of is there, unless it is large.
 
         :param make: target, posterior and latents, if they are not kept.
         """
         made_of = result.model, result.args, result.kwargs, result.params, result.change
-        known = _KNOWN.get(result)
+        known = vars(result).get(KEPT)
         if known is not None and all(map(operator.is_, made_of, known.made_of)):
             return known
         known = cls(*make(), made_of)
-        _KNOWN.pop(result, None)
+        vars(result).pop(KEPT, None)
         if known._size <= DEFAULTS.max_kept_numbers:
-            _KNOWN[result] = known
+            vars(result)[KEPT] = known
         return known
-
-
-_KNOWN: weakref.WeakKeyDictionary[Any, KnownTarget] = weakref.WeakKeyDictionary()

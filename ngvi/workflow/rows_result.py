@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +24,7 @@ from ngvi.workflow.climb import climb
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import Influence, influence
-from ngvi.workflow.kept import KnownTarget
-from ngvi.workflow.loo import leave_out
+from ngvi.workflow.kept import KEPT, KnownTarget
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.sites import Sites
 from ngvi.workflow.streaming import ChangedObjective, OneStep, account, fewer, next_change
@@ -116,7 +116,7 @@ class RowsResult(Result):
         :raises ValueError: as :meth:`sites`.
         """
         with self._target(plate, "loo") as (known, units):
-            found = leave_out(known.target, known.optimum, units)
+            found = known.leave_out(plate, units)
         words = note(found, units)
         return elpd_data(found, units, {"note": words} if words else {})
 
@@ -223,8 +223,7 @@ class RowsResult(Result):
 
     def _with_fields(self, **fields: Any) -> Self:
         """A copy, which computes its diagnostics anew."""
-        new = object.__new__(type(self))
-        vars(new).update(vars(self))
+        new = copy.copy(self)
         vars(new).pop("diagnostics", None)
         vars(new).update(fields)
         return new
@@ -250,6 +249,9 @@ class RowsResult(Result):
                 "NUTS and whitened_density() run the model with its own prior and all rows of its "
                 "arguments, and to this posterior rows were added, or left out: fit all rows."
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != KEPT}
 
     # -- helpers ----------------------------------------------------------------------
 
@@ -314,7 +316,7 @@ class RowsResult(Result):
         mean, columns = (
             to_numpy(array).astype(float) for array in self._mean_and_factor(self.family)
         )
-        return DenseGaussian(mean, columns.T)
+        return DenseGaussian(mean, columns.T).with_own_factor()
 
 
 @contextlib.contextmanager

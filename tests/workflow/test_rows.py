@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
 from types import SimpleNamespace
@@ -370,6 +371,8 @@ def test_what_is_known_of_rows_is_kept_until_the_result_is_another(ppl):
     runs.clear()
     again = fitted.sites().total()[1]
     assert fitted.influence() and not runs
+    assert copy.copy(fitted).sites() and runs  # nor is it pickled
+    runs.clear()
     np.testing.assert_array_equal(again, found)
     fitted.args = tuple(argument[:5] for argument in fitted.args)
     assert len(fitted.sites()) == 5 and runs
