@@ -24,6 +24,8 @@ from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
 
+#: Of a unit without which a Gaussian is left.
+MOST_LEVERAGE = 1.0 - DEFAULTS.least_precision
 SUBTRACTION, STEPS, IMPROPER, MASKED = "subtraction", "steps", "improper", "masked"
 
 
@@ -137,7 +139,7 @@ class Cavities:
     @property
     def is_proper(self) -> np.ndarray:
         """Whether what is left is a Gaussian."""
-        return self.leverage < 1.0
+        return self.leverage < MOST_LEVERAGE
 
     @classmethod
     def of(cls, sites: PredictorSites, q: DenseGaussian, weights: np.ndarray) -> Cavities:
@@ -156,7 +158,8 @@ class Cavities:
         eigenvalues = np.linalg.eigvals(V @ A).real
         leverage = eigenvalues.max((1, 2))
         # Where nothing is left the numbers are not used.
-        safe = np.where((leverage < 1.0)[:, None, None, None], np.eye(count) - V @ A, np.eye(count))
+        is_left = (leverage < MOST_LEVERAGE)[:, None, None, None]
+        safe = np.where(is_left, np.eye(count) - V @ A, np.eye(count))
         left = np.linalg.inv(safe)
         within = left @ V
         t = np.swapaxes(left, 2, 3) @ g
@@ -237,7 +240,7 @@ def cavity_of(q: DenseGaussian, site: Expected) -> tuple[DenseGaussian | None, f
     """The posterior less a site; its leverage, and the shift of the mean in standard deviations."""
     own = q.within(site.curvature)
     leverage = float(np.linalg.eigvalsh(q.factor.T @ own @ q.factor)[-1])
-    if leverage >= 1.0:
+    if leverage >= MOST_LEVERAGE:
         return None, leverage, np.inf
     try:
         cavity = DenseGaussian.of_precision(q.mean, q.precision - own, q.blocks)

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import norm
 
@@ -116,8 +117,9 @@ def test_one_optimum_is_found_from_wherever_a_fit_has_ended(by_points):
     X, y = logistic_data()
     of = target(LogisticRows(X, y, by_points))
     q, found = fitted(target(LogisticRows(X, y))), []
-    for shift in (0.02, -0.03):
-        near = DenseGaussian(q.mean + shift * q.stddev, (1 + shift) * q.factor)
+    turned = np.linalg.qr(np.random.default_rng(0).normal(size=(q.dim, q.dim)))[0]
+    for shift, factor in ((0.02, q.factor), (-0.03, q.factor @ turned)):
+        near = DenseGaussian(q.mean + shift * q.stddev, (1 + shift) * factor)
         found.append(polished(of, near))
     np.testing.assert_allclose(found[0].mean, found[1].mean, atol=1e-7)
     np.testing.assert_allclose(found[0].factor, found[1].factor, atol=1e-7)
@@ -175,13 +177,23 @@ def test_a_mean_field_is_left_its_own_part_of_each_site():
     )
 
 
-def test_a_row_without_which_nothing_is_left_is_improper_and_named():
-    """One latent, one row, and a flat prior."""
+@pytest.mark.parametrize("rounding", [None, 1e-12])
+def test_a_row_without_which_nothing_is_left_is_improper_and_named(rounding):
+    """One latent, one row, and a flat prior; what is left but for rounding is nothing."""
     X, y = np.array([[1.0]]), np.array([1.0])
     rows = LogisticRows(X, y, prior_scale=np.inf)
     of = Target.of(rows)
     q = DenseGaussian(np.array([1.0]), np.array([[4.0]]))
+    if rounding is not None:
+
+        def left(scale):
+            at = DenseGaussian(q.mean, np.array([[scale]]))
+            return 1.0 - scale**2 * of.sites(at).curvature[0, 0, 0] - rounding
+
+        q = DenseGaussian(q.mean, np.array([[brentq(left, 1.0, 4.0, xtol=1e-15)]]))
+        assert 0 < 1.0 - leave_out(of, q, units(rows)).leverage[0] < 1e-11
     found = leave_out(of, q, units(rows))
+    assert np.isinf(influence(of, q, units(rows), [Site("beta", 0, (1,))]).divergence[0])
     assert np.isnan(found.elpd[0]) and found.how[0] == "improper" and np.isinf(found.reliability[0])
     assert "without rows[0] the posterior is improper" in note(found, units(rows))
 
