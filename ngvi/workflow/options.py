@@ -26,6 +26,9 @@ class WorkflowOptions:
     max_node_numbers: int = 2**25
     #: ... and of those in memory at once.
     numbers_at_once: int = 2**20
+    #: Numbers that NumPyro's program of weighted sums works on in the place of a program of their
+    #: own: they take it as long as that one's compilation.
+    numbers_by_sums: int = 2**21
     #: Rounding of a log likelihood, in units of the precision.
     rounding_units: float = 64.0
     #: Nats by which twice the nodes may change a predictive density: far below any use of it.

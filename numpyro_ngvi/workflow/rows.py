@@ -17,6 +17,7 @@ from jax import random
 from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
 from ngvi.estimators.nodes import TermMoments, pairs
 from ngvi.latents.layout import Plate
+from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.predictors import joined
 from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms, first_nodes
 from numpyro_ngvi.estimators.quadrature import JaxCalculus, derivatives
@@ -84,16 +85,32 @@ class ModelRows:
             self.weights, self.is_masked = np.asarray(scales, float), ~np.asarray(masks)
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
+        count = len(self.weights)
+        if len(theta) * count <= DEFAULTS.numbers_by_sums:
+            return self._summed(theta, np.zeros((len(theta), count)), 0.0)[0]
         found = [self._values(part) for part in blocks(theta.astype(self._dtype), self._at_once)]
         return np.concatenate([np.asarray(part, float) for part in found])[: len(theta)]
 
     def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        num, count = len(theta), len(self.weights)
+        if num * count**2 <= DEFAULTS.numbers_by_sums:
+            of_each = np.repeat(theta, count, 0), np.tile(np.eye(count), (num, 1))
+            values, _, slopes = self._summed(*of_each, 0.0)
+            return values[::count], slopes.reshape(num, count, -1)
         some = blocks(theta.astype(self._dtype), JACOBIANS_AT_ONCE)
-        return _joined([self._slopes(part) for part in some], len(theta))
+        values, slopes = _joined([self._slopes(part) for part in some], num)
+        return values, slopes
 
     def weighted(
         self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
+        _, values, slopes = self._summed(theta, weights, prior)
+        return values, slopes
+
+    def _summed(
+        self, theta: np.ndarray, weights: np.ndarray, prior: float
+    ) -> tuple[np.ndarray, ...]:
+        """The elements, their weighted sums and the gradients of these."""
         arrays = theta.astype(self._dtype), weights.astype(self._dtype)
         parts = (blocks(array, self._at_once) for array in arrays)
         times = self._dtype.type(prior)
@@ -315,16 +332,18 @@ class _Programs:
 
     def sums(
         self, held: list, theta: jax.Array, weights: jax.Array, prior: jax.Array, arrays: list
-    ) -> tuple[jax.Array, jax.Array]:
-        """The log density with so many times each element, and its gradient."""
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The elements, the log density with so many times each, and its gradient."""
 
-        def value(one: jax.Array, weights: jax.Array) -> jax.Array:
+        def value(one: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
             parts, rest, *_ = self.parts(held, one, arrays)
             values = _in_a_row(parts)
             # What does not count may be infinite.
-            return jnp.where(weights != 0, values, 0.0) @ weights + prior * rest
+            return jnp.where(weights != 0, values, 0.0) @ weights + prior * rest, values
 
-        return jax.vmap(jax.value_and_grad(value))(theta, weights)
+        both = jax.vmap(jax.value_and_grad(value, has_aux=True))
+        (sums, values), slopes = both(theta, weights)
+        return values, sums, slopes
 
     def counted(self, held: list, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
         """How many times each element counts, and where masks let it count."""
@@ -339,10 +358,7 @@ def _in_a_row(parts: list[jax.Array]) -> jax.Array:
     return jnp.concatenate([part.reshape(-1) for part in parts])
 
 
-def _joined(found: list[tuple], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values and gradients of all blocks."""
+def _joined(found: list[tuple], count: int) -> tuple[np.ndarray, ...]:
+    """What blocks give, such as values and gradients, of all rows."""
     parts = zip(*found, strict=True)
-    values, slopes = (
-        np.concatenate([np.asarray(x, float) for x in part])[:count] for part in parts
-    )
-    return values, slopes
+    return tuple(np.concatenate([np.asarray(x, float) for x in part])[:count] for part in parts)
