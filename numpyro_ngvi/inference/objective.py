@@ -39,8 +39,9 @@ from numpyro_ngvi.tracing.traced import Traced, key_like
 ROWS_AT_ONCE, FEWEST_AT_ONCE = 2**17, 16
 #: Where modes are searched for, all draws of a pass wait for the slowest of them.
 MODES_AT_ONCE = 4
-#: Numbers of the largest array, of which modes are found in no time.
-FEW_DATA = 2000
+#: A search for modes is compiled to be there soon, not to be fast, as long as the draws so far and
+#: those that any fit takes, times the numbers of the largest array, are no more than these.
+FEW_NUMBERS, DRAWS_OF_ANY_FIT = 2_500_000, 15_000
 #: Data of more numbers than these, 256 MiB, are not copied to double precision.
 MOST_NUMBERS = 2**25
 #: Points of a pass in double precision.
@@ -91,23 +92,12 @@ class Objective:
         self.rows = rows = Rows(*plates[0]) if len(plates) == 1 else None
         visited = rows.visited / rows.size if rows else 1.0
         visited_size = math.ceil(visited * data_size)
-        # Newton's method takes long to compile, and few data hardly any time to run.
-        finds_modes = isinstance(guide, ReparametrizedGaussianGuide)
-        is_short = finds_modes and data_size <= FEW_DATA
-        has_modes = finds_modes and not is_short
-        self._at_once = _at_once(visited_size, math.ceil(visited * num_rows), has_modes)
-        self._at_once_by_value = (1 if has_modes else 4) * self._at_once
+        self._finds_modes = isinstance(guide, ReparametrizedGaussianGuide)
+        self._visited_size, self._data_size = visited_size, data_size
+        self._visited_rows = math.ceil(visited * num_rows)
         self._values_at_once = points_at_once(visited_size)
         self._traced = Traced(self._log_density)
         self._fractions: dict[tuple, float] = {}
-        num_numbers = data_size * self._cost.num_gradients if has_modes else 0
-        of_modes = {"runs_once": is_short, "num_numbers": num_numbers}
-        self._options: dict[str, dict[str, Any]] = {
-            "one_group": of_modes,
-            "some_values": of_modes,
-            _DOUBLE: {"runs_once": True, "num_numbers": data_size},
-            "one_point": {},
-        }
         self._is_for_double = True
         self._programs: dict[tuple, Callable] = {}
 
@@ -244,15 +234,32 @@ class Objective:
             site: jax.ShapeDtypeStruct((dim,), dtype) for site, dim in self._space.dims.items()
         }
         density, held = self._traced.at(latents, state, key, key, rows, arrays)
-        if (name, density) not in self._programs:
-            at_once = self._at_once, self._at_once_by_value
+        is_short = self._is_short()
+        if (name, density, is_short) not in self._programs:
+            has_modes = self._finds_modes and not is_short
+            at_once = _at_once(self._visited_size, self._visited_rows, has_modes)
+            both = at_once, (1 if has_modes else 4) * at_once
             dims = tuple(self._space.dims.items())
-            own = Evaluation(density, dims, self.estimator, self._cost, at_once)
+            own = Evaluation(density, dims, self.estimator, self._cost, both)
             method = getattr(own, _METHODS.get(name, name))
             of = own if density.is_known else None
-            self._programs[name, density] = compiled(method, of=of, **self._options[name])
-        program = self._programs[name, density]
+            options = self._how_compiled(name, is_short)
+            self._programs[name, density, is_short] = compiled(method, of=of, **options)
+        program = self._programs[name, density, is_short]
         return [program(held, state, *one, rows, arrays) for one in some]
+
+    def _is_short(self) -> bool:
+        """Whether Newton's method takes longer to compile than to run, as far as can be told."""
+        draws = DRAWS_OF_ANY_FIT + self.cost.gradients + self.cost.values
+        return self._finds_modes and draws * self._data_size <= FEW_NUMBERS
+
+    def _how_compiled(self, name: str, is_short: bool) -> dict[str, Any]:
+        if name == _DOUBLE:
+            return {"runs_once": True, "num_numbers": self._data_size}
+        if not self._finds_modes or name == "one_point":
+            return {}
+        num_numbers = 0 if is_short else self._data_size * self._cost.num_gradients
+        return {"runs_once": is_short, "num_numbers": num_numbers}
 
     # -- traced -----------------------------------------------------------------------
 
