@@ -19,13 +19,15 @@ Described = TypeVar("Described", bound=Callable)
 def shared_doc(about: Any, *others: Any) -> Callable[[Described], Described]:
     """Put the docstring of ``about`` in front of that of a class or function.
 
-    :param about: an object that has it.
+    :param about: an object that has it; of a class the fields of its bases stand, too.
     :param others: docstrings, or objects that have one, of which the fields (``:param x:``) follow
         that are not described yet.
     """
 
     def described(thing: Described) -> Described:
-        (shared, fields), (prose, own) = _parts(about), _parts(thing)
+        (shared, _), (prose, own) = _parts(about), _parts(thing)
+        kinds = reversed(about.__mro__[:-1]) if isinstance(about, type) else (about,)
+        fields = {name: field for kind in kinds for name, field in _parts(kind)[1].items()}
         fields.update(own)
         for other in others:
             for name, field in _parts(other)[1].items():

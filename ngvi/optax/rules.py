@@ -57,19 +57,7 @@ def ivon(
     :return: ``init``, ``update`` and ``sample``.
     :raises ValueError: for an option outside its range; on ``update``, without the sample.
     """
-    return transformation(
-        IvonEquations,
-        step_size,
-        axis_name,
-        ess=ess,
-        weight_decay=weight_decay,
-        beta1=beta1,
-        beta2=beta2,
-        hess_init=hess_init,
-        clip_radius=clip_radius,
-        debias=debias,
-        rescale_lr=rescale_lr,
-    )
+    return transformation(IvonEquations, **locals())
 
 
 @shared_doc(VognEquations)
@@ -107,19 +95,7 @@ def vogn(
     :raises ValueError: for an option outside its range; on ``update``, without the sample, or for
         gradients without an axis of examples.
     """
-    return transformation(
-        VognEquations,
-        step_size,
-        axis_name,
-        ess=ess,
-        weight_decay=weight_decay,
-        beta1=beta1,
-        beta2=beta2,
-        hess_init=hess_init,
-        clip_radius=clip_radius,
-        debias=debias,
-        rescale_lr=rescale_lr,
-    )
+    return transformation(VognEquations, **locals())
 
 
 @shared_doc(InitialHess)

@@ -24,10 +24,11 @@ from ngvi.optax.loop import (
     own_state,
     transformation,
 )
+from ngvi.optax.rules import vogn
 from ngvi.optim.plain_slang import SLANG_DEFAULTS, SlangEquations
 
 
-@shared_doc(SlangEquations)
+@shared_doc(SlangEquations, vogn)
 def slang(
     step_size: float | Schedule = 0.1,
     *,
@@ -51,30 +52,9 @@ def slang(
         updates, state = slang.update(grads, state, params, sample=weights)
         params = optax.apply_updates(params, updates)
 
-    :param step_size: ``alpha``, a number or a schedule; times ``hess_init + weight_decay``.
     :param hess_init: ``h`` before the first step: a number, or a pytree like the weights.
-    :param rank: of ``U``, from 1 to the number of weights.
-    :param axis_name: of ``pmap``, ``vmap`` or ``shard_map``: averages over the workers of this
-        axis, each with a sample and as many examples of its own.
-    :return: ``init``, ``update`` and ``sample``.
-    :raises ValueError: for an option outside its range; on ``update``, without the sample, or for
-        gradients without an axis of examples.
     """
-    return transformation(
-        SlangEquations,
-        step_size,
-        axis_name,
-        SlangLoop,
-        ess=ess,
-        weight_decay=weight_decay,
-        beta1=beta1,
-        beta2=beta2,
-        hess_init=hess_init,
-        clip_radius=clip_radius,
-        debias=debias,
-        rescale_lr=rescale_lr,
-        rank=rank,
-    )
+    return transformation(SlangEquations, loop=SlangLoop, **locals())
 
 
 class _Matrices(Definite):

@@ -40,15 +40,7 @@ class SlangEquations(VognEquations):
     of training examples; the posterior of a temperature ``T`` has ``ess / T``. A step whose
     gradients are not finite is not taken, and counted.
 
-    :param ess: ``lambda``, the number of training examples.
-    :param weight_decay: ``delta``, the prior's precision by ``ess``.
-    :param beta1: momentum of the gradient, in [0, 1).
     :param beta2: how much of the curvature a step keeps, in [0, 1).
-    :param hess_init: ``h`` before the first step: a number, or one of each weight.
-    :param clip_radius: the most that an entry of the direction, before ``alpha``, is.
-    :param debias: whether the momentum is divided by ``1 - beta1^t``.
-    :param rescale_lr: whether ``alpha`` is multiplied by ``hess_init + weight_decay``, with the
-        mean of ``hess_init`` over all weights.
     :param rank: of ``U``, from 1 to the number of weights.
     """
 

@@ -13,7 +13,7 @@ from ngvi.torch.sampled import SampledOptimizer, Tensors, trained
 from ngvi.torch.vectors import TrainedWeights, Vector, state_dtype
 
 
-@shared_doc(IvonEquations)
+@shared_doc(IvonEquations, SampledOptimizer)
 class IVON(SampledOptimizer):
     """A torch optimiser; learning-rate schedulers, ``GradScaler`` and parameter groups work.
 
@@ -37,15 +37,12 @@ class IVON(SampledOptimizer):
     The first loss is looked at: of one that is a sum over a batch of rows, or of an ``ess`` below
     the rows of a batch, a warning says so.
 
-    :param params: the network's parameters, or groups of them.
-    :param lr: ``alpha``, times ``hess_init + weight_decay``.
     :param hess_init: ``h`` before the first step: a number, or tensors by parameter, as
         :func:`initial_hess` measures them. Of tensors a group keeps the mean over all weights, with
         which parameters that are added later begin.
     :param sync: averages over the workers of ``torch.distributed``, each with a sample of its own
         (seed them differently) and a network that is *not* wrapped in
         ``DistributedDataParallel``. With that wrapper, leave it False and seed all workers alike.
-    :raises ValueError: for an option outside its range, naming it.
     """
 
     equations = IvonEquations
@@ -65,19 +62,7 @@ class IVON(SampledOptimizer):
         rescale_lr: bool = DEFAULTS["rescale_lr"],
         sync: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            sync,
-            lr=lr,
-            ess=ess,
-            weight_decay=weight_decay,
-            beta1=beta1,
-            beta2=beta2,
-            hess_init=hess_init,
-            clip_radius=clip_radius,
-            debias=debias,
-            rescale_lr=rescale_lr,
-        )
+        super().__init__(dict(locals()))
 
     def _to_curvature(self, of: TrainedWeights, noise: Vector, gradients: Tensors) -> None:
         torch._foreach_mul_(noise.views, gradients)

@@ -23,6 +23,12 @@ class SampledOptimizer(torch.optim.Optimizer):
     """An optimiser of the mean and curvature, whose gradients are those of a sample.
 
     A subclass has the equations, and says what a sample tells of the curvature.
+
+    :param params: the network's parameters, or groups of them.
+    :param lr: ``alpha``, times ``hess_init + weight_decay``.
+    :param sync: averages over the workers of ``torch.distributed``, each with a sample and as many
+        examples of its own.
+    :raises ValueError: for an option outside its range, naming it.
     """
 
     equations: ClassVar[type[IvonEquations]]  #: the rule
@@ -39,9 +45,11 @@ class SampledOptimizer(torch.optim.Optimizer):
     _taken: Arriving | None = None  #: whether the last step was, where that is not known yet
     _is_changed: bool = False  #: whether gradients were changed after their sample was left
 
-    def __init__(self, params: Iterable, sync: bool, **options: Any) -> None:
-        super().__init__(parameters_of(params), {**options, "count": 0, "num_skipped": 0})
-        self.sync = check_flag(sync, "sync")
+    def __init__(self, given: dict[str, Any]) -> None:
+        """:param given: the arguments of the subclass, by name."""
+        options = {name: given[name] for name in ("lr", "ess", *defaults_of(self.equations))}
+        super().__init__(parameters_of(given["params"]), {**options, "count": 0, "num_skipped": 0})
+        self.sync = check_flag(given["sync"], "sync")
         # No copy of the tensors stays.
         self.defaults["hess_init"], _ = _mean_and_values(options["hess_init"])
 

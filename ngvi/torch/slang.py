@@ -15,6 +15,7 @@ from ngvi.families.low_rank_precision import LowRankPrecision
 from ngvi.linalg.definite import Definite
 from ngvi.linalg.low_rank import LowRank
 from ngvi.optim.plain_slang import SLANG_DEFAULTS, SlangEquations
+from ngvi.torch.sampled import SampledOptimizer
 from ngvi.torch.vectors import TrainedWeights, put
 from ngvi.torch.vogn import VOGN
 
@@ -72,7 +73,7 @@ class _Precision(LowRankPrecision):
         return _LowRank(self.factor, self.diagonal)
 
 
-@shared_doc(SlangEquations)
+@shared_doc(SlangEquations, SampledOptimizer)
 class SLANG(VOGN):
     """A torch optimiser; learning-rate schedulers and parameter groups work.
 
@@ -86,13 +87,7 @@ class SLANG(VOGN):
     Parameters have one device and one precision. Groups differ in ``lr``, ``weight_decay`` and
     whatever is of single weights; ``ess``, ``beta2`` and ``rank`` are those of all.
 
-    :param params: the network's parameters, or groups of them.
-    :param lr: ``alpha``, times ``hess_init + weight_decay``.
     :param hess_init: ``h`` before the first step: a number, or tensors by parameter.
-    :param rank: of ``U``, from 1 to the number of weights.
-    :param sync: averages over the workers of ``torch.distributed``, each with a sample and as many
-        examples of its own.
-    :raises ValueError: for an option outside its range, naming it.
     """
 
     equations = SlangEquations
@@ -116,20 +111,7 @@ class SLANG(VOGN):
         rank: int = SLANG_DEFAULTS["rank"],
         sync: bool = False,
     ) -> None:
-        super(VOGN, self).__init__(
-            params,
-            sync,
-            lr=lr,
-            ess=ess,
-            weight_decay=weight_decay,
-            beta1=beta1,
-            beta2=beta2,
-            hess_init=hess_init,
-            clip_radius=clip_radius,
-            debias=debias,
-            rescale_lr=rescale_lr,
-            rank=rank,
-        )
+        super(VOGN, self).__init__(dict(locals()))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, with options of their own where they have some.

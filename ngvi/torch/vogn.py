@@ -14,7 +14,7 @@ from ngvi.torch.sampled import SampledOptimizer, Tensors
 from ngvi.torch.vectors import TrainedWeights, Vector
 
 
-@shared_doc(VognEquations)
+@shared_doc(VognEquations, SampledOptimizer)
 class VOGN(SampledOptimizer):
     """A torch optimiser; learning-rate schedulers and parameter groups work.
 
@@ -30,13 +30,8 @@ class VOGN(SampledOptimizer):
     ``sampled_params``, and of several ``sampled_params`` before a step, averages are taken. What
     clips ``param.grad`` does not clip the curvature. Otherwise it is as :class:`IVON`.
 
-    :param params: the network's parameters, or groups of them.
-    :param lr: ``alpha``, times ``hess_init + weight_decay``.
     :param hess_init: ``h`` before the first step: a number, or tensors by parameter. Of tensors a
         group keeps the mean over all weights, with which parameters that are added later begin.
-    :param sync: averages over the workers of ``torch.distributed``, each with a sample and as many
-        examples of its own.
-    :raises ValueError: for an option outside its range, naming it.
     """
 
     equations = VognEquations
@@ -58,19 +53,7 @@ class VOGN(SampledOptimizer):
         rescale_lr: bool = VOGN_DEFAULTS["rescale_lr"],
         sync: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            sync,
-            lr=lr,
-            ess=ess,
-            weight_decay=weight_decay,
-            beta1=beta1,
-            beta2=beta2,
-            hess_init=hess_init,
-            clip_radius=clip_radius,
-            debias=debias,
-            rescale_lr=rescale_lr,
-        )
+        super().__init__(dict(locals()))
 
     @torch.no_grad()
     def backward(self, gradients: Mapping[Tensor, Tensor]) -> None:
