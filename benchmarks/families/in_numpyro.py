@@ -7,13 +7,13 @@ from numpyro_ngvi.pytree import register
 from . import covariance, precision
 
 
-@compiled("_end", "retract")
+@compiled("_end retract")
 @register
 class Covariance(covariance.Covariance, families.Family):
     """:class:`~benchmarks.families.covariance.Covariance`, of JAX."""
 
 
-@compiled("_end", "retract")
+@compiled("_end retract")
 @register
 class Precision(precision.Precision, families.Family):
     """:class:`~benchmarks.families.precision.Precision`, of JAX."""

@@ -314,6 +314,19 @@ class AdditiveTerms(NamedTuple):
         return evaluate([self.result], {id(term.node): value for term, value in pairs})[0]
 
 
+def is_sum(terms_of: Callable[..., AdditiveTerms], density: Callable, latent: Any) -> bool:
+    """Whether a log density is a sum of terms, of a size that quadrature takes.
+
+    :param terms_of: the package's.
+    :param latent: where it is run, ``(d,)``.
+    """
+    try:
+        terms_of(density, [latent]).check_size(len(latent))
+    except Exception:  # noqa: BLE001  a model may do what this cannot follow
+        return False
+    return True
+
+
 def evaluate(nodes: Sequence[Node], known: dict[int, Any]) -> list[Any]:
     """The values of some nodes.
 

@@ -12,35 +12,42 @@ class LatentShapes:
     A guide holds one coordinate per latent. A model whose latents follow the data would be
     replayed with values of the wrong size, and fail far from the cause.
 
-    :param expected: the shapes that the guide was set up with, by site.
-    :param signature: what tells the arguments of its set-up from others, hashable.
+    :param trace: of the model, with which the guide was set up.
+    :param args: of that run.
+    :param subsampled: whether the guide holds all elements of subsampled plates.
     """
+
+    # What a package adds.
+    signature: ClassVar[Callable[[Any], Any]]  #: what tells arguments from others, hashable
+    #: The shapes by site of a trace, with all elements of subsampled plates or those that it has.
+    shapes_of: ClassVar[Callable[[Any, bool], dict[str, tuple[int, ...]]]]
+    calling_elbo: ClassVar[Callable[[], Any]]  #: the loss that is being computed, or None
 
     #: Kinds of arguments that are looked at, as numbers may differ in every step.
     max_signatures: ClassVar[int] = 20
 
-    def __init__(self, expected: dict[str, tuple[int, ...]], signature: Any) -> None:
-        self._expected, self._seen = expected, {signature}
+    def __init__(self, trace: Any, args: tuple, kwargs: dict, subsampled: bool = False) -> None:
+        self._subsampled, self._seen = subsampled, {self.signature((args, kwargs))}
+        self._expected = self.shapes_of(trace, subsampled)
 
-    def compare(
-        self,
-        signature: Any,
-        shapes: Callable[[], dict[str, tuple[int, ...]]],
-        is_trained: Callable[[], bool],
-    ) -> None:
-        """Look at the shapes for arguments with a new signature.
+    def found(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple[int, ...]]:
+        """The shapes of a run of the model; empty if it does not run with these arguments."""
+        raise NotImplementedError
 
-        :param shapes: finds them; empty if the model does not run with these arguments.
-        :param is_trained: whether a loss is being computed. For a prediction, a model may have
-            other sites.
+    def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
+        """Run the model for arguments of a new kind.
+
+        For a prediction, where no loss is being computed, a model may have other sites.
+
         :raises ValueError: naming the site whose size has changed, or that is new or gone.
         """
+        signature = self.signature((args, kwargs))
         if signature in self._seen or len(self._seen) > self.max_signatures:
             return
-        found = shapes()
+        found, is_trained = self.found(model, args, kwargs), self.calling_elbo() is not None
         for name in {**found, **self._expected} if found else ():
             shape, expected = found.get(name), self._expected.get(name)
-            if shape == expected or (None in (shape, expected) and not is_trained()):
+            if shape == expected or (None in (shape, expected) and not is_trained):
                 continue
             has = "is missing" if shape is None else f"has unconstrained shape {shape}"
             had = "out it" if expected is None else f" {expected}"
@@ -51,12 +58,12 @@ class LatentShapes:
             )
         self._seen.add(signature)
 
-    def require(self, found: dict[str, tuple[int, ...]]) -> None:
-        """Refuse another model than the guide's.
+    def check_model(self, model: Callable, args: tuple, kwargs: dict) -> None:
+        """Refuse another model than the guide's, if it runs with these arguments.
 
-        :param found: the shapes of its latents; empty if they are not known.
         :raises ValueError: naming a site.
         """
+        found = self.found(model, args, kwargs)
         for name, expected in self._expected.items() if found else ():
             if found.get(name) != expected:
                 raise ValueError(

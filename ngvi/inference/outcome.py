@@ -192,7 +192,12 @@ def in_words(
         )
     if optimum.status is Status.NOISE:
         return _noise(optimum, left, tolerance)
-    return _STATUS[optimum.status](left, stddevs, tolerance, max_steps)
+    words, name, widest = _STATUS[optimum.status], "", 0.0
+    if optimum.status in (Status.MAX_STEPS, Status.UNBOUNDED):
+        name, widest = _widest(stddevs())
+    if optimum.status is Status.MAX_STEPS and not widest < WIDE:
+        words += _WIDE
+    return words.format(left=left, max_steps=max_steps, name=name, widest=widest)
 
 
 def in_digits_apart(value: float, limit: float) -> str:
@@ -231,65 +236,47 @@ def _noise(optimum: Optimum, left: str, tolerance: float) -> str:
     )
 
 
-def _max_steps(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
-    return (
-        f"max_steps={max_steps} are used up with the bound {left}. Go on with "
-        f"fit(..., init=result), or raise max_steps{_wide(stddevs())}"
-    )
-
-
-def _rising(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
-    return (
-        f"short steps along a flat direction keep raising the bound, {left} at least. Go on with "
+_STUCK = (
+    "no step along the natural gradient raises the bound, {left}: the log density may be "
+    "discontinuous, or rounding dominates. Try double precision, data and latents on scales "
+    "near one, or init_loc_fn= with another start"
+)
+#: Why a search has ended short of its optimum.
+_STATUS: dict[Status | None, str] = {
+    Status.MAX_STEPS: (
+        "max_steps={max_steps} are used up with the bound {left}. Go on with "
+        "fit(..., init=result), or raise max_steps"
+    ),
+    Status.RISING: (
+        "short steps along a flat direction keep raising the bound, {left} at least. Go on with "
         "fit(..., init=result), or reparametrise the latents that depend on each other along a "
         "curve"
-    )
-
-
-def _stuck(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
-    return (
-        f"no step along the natural gradient raises the bound, {left}: the log density may be "
-        "discontinuous, or rounding dominates. Try double precision, data and latents on scales "
-        "near one, or init_loc_fn= with another start"
-    )
-
-
-def _overfitted(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
-    return (
+    ),
+    Status.STUCK: _STUCK,
+    Status.STALLED: _STUCK,
+    Status.CONTRADICTED: _STUCK,
+    Status.OVERFITTED: (
         "the bound rises over the draws that a step learns from, but not over others, and fresh "
         "draws at every step have gained no more: how far the optimum is is not known. A density "
         "with kinks or many modes, as a network's, may be so: go on with fit(..., init=result), or "
         "smooth it"
-    )
-
-
-def _unbounded(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
-    name, widest = _widest(stddevs())
-    return (
-        f"the posterior widens without limit (sd {widest:.1g} of unconstrained '{name}'): it is "
+    ),
+    Status.UNBOUNDED: (
+        "the posterior widens without limit (sd {widest:.1g} of unconstrained '{name}'): it is "
         "improper, as with a flat prior and data that do not determine the latent (a separable "
         "logistic regression, a constant likelihood). Give it a proper prior"
-    )
-
-
-def _coarse(left: str, stddevs: Callable, tolerance: float, max_steps: int) -> str:
-    return (
-        f"of several starts none came to its optimum within the gradients that fit takes; the best "
-        f"was left off {left}. Go on with result.nuts(), which samples the posterior itself, or "
+    ),
+    None: (
+        "of several starts none came to its optimum within the gradients that fit takes; the best "
+        "was left off {left}. Go on with result.nuts(), which samples the posterior itself, or "
         "with fit(..., init=result); effort='thorough' does not give up so soon"
-    )
-
-
-_STATUS: dict[Status | None, Callable[..., str]] = {
-    Status.MAX_STEPS: _max_steps,
-    Status.RISING: _rising,
-    Status.STUCK: _stuck,
-    Status.STALLED: _stuck,
-    Status.CONTRADICTED: _stuck,
-    Status.OVERFITTED: _overfitted,
-    Status.UNBOUNDED: _unbounded,
-    None: _coarse,
+    ),
 }
+#: What to add where steps are used up.
+_WIDE = (
+    ". The sd of unconstrained '{name}' is {widest:.1g}: if it still grows, the posterior is "
+    "improper and the latent needs a proper prior"
+)
 
 
 def _others(outcome: Outcome, exploration: float) -> str:
@@ -324,13 +311,3 @@ def _others(outcome: Outcome, exploration: float) -> str:
 def _widest(stddevs: dict[str, np.ndarray]) -> tuple[str, float]:
     name = max(stddevs, key=lambda name: float(np.max(stddevs[name])))
     return name, float(np.max(stddevs[name]))
-
-
-def _wide(stddevs: dict[str, np.ndarray]) -> str:
-    name, widest = _widest(stddevs)
-    if widest < WIDE:
-        return ""
-    return (
-        f". The sd of unconstrained '{name}' is {widest:.1g}: if it still grows, the posterior is "
-        "improper and the latent needs a proper prior"
-    )

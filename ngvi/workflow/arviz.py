@@ -40,9 +40,31 @@ class ArvizGroups(NamedTuple):
     num_chains: int = 1  #: one after another, of which the draws are
 
     @classmethod
-    def of(cls, observed: dict[str, Observed], draws: dict[str, Draws]) -> ArvizGroups:
-        """Groups by their names, still without a posterior."""
-        return cls({}, observed)._replace(**draws)  # type: ignore[arg-type]
+    def of_runs(
+        cls, runs: Any, draws: Mapping[str, Any], wanted: Mapping[str, bool]
+    ) -> tuple[ArvizGroups, dict[str, str]]:
+        """Groups that runs of the model give, and why others are left out.
+
+        :param runs: the package's ``ModelRuns``.
+        :param draws: of the latents, by site.
+        """
+        left_out, found = {}, {}
+        first = runs.first({name: value[0] for name, value in draws.items()})
+        observed = runs.observed(first)
+        shapes = {k: tuple(first[k]["fn"].shape()) for k in draws if k in first}
+        if drawn := runs.drawn_besides(first):
+            left_out["log_likelihood"] = f"the model draws {', '.join(map(repr, drawn))}"
+        elif wanted["log_likelihood"] and observed:
+            found["log_likelihood"] = runs.log_likelihood(draws)
+        if wanted["predictive"]:
+            replicated = runs.replicated(draws)
+            found["posterior_predictive"] = {k: v for k, v in replicated.items() if k in observed}
+        if wanted["prior"]:
+            try:
+                found["prior"] = runs.prior(len(next(iter(draws.values()))))
+            except Exception as error:  # noqa: BLE001  an improper one cannot be sampled
+                left_out["prior"] = str(error).partition("\n")[0]
+        return cls({}, observed, shapes, **found), left_out
 
     def of_arviz(self) -> dict[str, dict[str, np.ndarray]]:
         """By ArviZ's names, with axes of chains and draws."""

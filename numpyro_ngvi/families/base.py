@@ -54,11 +54,11 @@ class Family(family.Family):
         return jax.jvp(function, (self,), (self.natural_gradient(change),))[1]
 
 
-def compiled(*names: str) -> Callable[[type], type]:
+def compiled(names: str) -> Callable[[type], type]:
     """Of a family: its methods of these names become programs, compiled once for all calls."""
 
     def decorate(cls: type) -> type:
-        for name in names:
+        for name in names.split():
             method = getattr(cls, name)
             is_property = isinstance(method, property)
             setattr(cls, name, property(jax.jit(method.fget)) if is_property else jax.jit(method))

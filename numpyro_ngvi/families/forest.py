@@ -8,17 +8,8 @@ from numpyro_ngvi.pytree import register
 
 #: What many small operations make: one program each.
 _compiled = compiled(
-    "stddev",
-    "whiten",
-    "sample",
-    "draw_jvp",
-    "natural_gradient",
-    "euclidean_gradient",
-    "assemble_hessian",
-    "outer_products",
-    "bonnet_price",
-    "_trace_ratio",
-    "retract",
+    "stddev whiten sample draw_jvp natural_gradient euclidean_gradient assemble_hessian "
+    "outer_products bonnet_price _trace_ratio retract"
 )
 
 

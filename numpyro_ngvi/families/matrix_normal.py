@@ -6,19 +6,9 @@ from numpyro_ngvi.pytree import register
 
 
 @compiled(
-    "stddev",
-    "whiten",
-    "sample",
-    "draw_jvp",
-    "natural_gradient",
-    "euclidean_gradient",
-    "outer_products",
-    "bonnet_price",
-    "natural_gradient_from_rows",
-    "natural_gradient_from_squares",
-    "_isometric",
-    "_trace_ratio",
-    "retract",
+    "stddev whiten sample draw_jvp natural_gradient euclidean_gradient outer_products "
+    "bonnet_price natural_gradient_from_rows natural_gradient_from_squares _isometric "
+    "_trace_ratio retract"
 )
 @register
 class MatrixNormal(matrix_normal.MatrixNormal, Family): ...

@@ -19,18 +19,8 @@ _BASES = CovarianceCholesky, PrecisionCholesky, Diagonal, BlockDiagonal, SparseP
 
 
 @compiled(
-    "mean",
-    "variance",
-    "covariance_matrix",
-    "sample",
-    "log_prob",
-    "density_of_draw",
-    "slopes",
-    "bound_direction",
-    "natural_gradient",
-    "euclidean_gradient",
-    "retract",
-    "kl_divergence",
+    "mean variance covariance_matrix sample log_prob density_of_draw slopes bound_direction "
+    "natural_gradient euclidean_gradient retract kl_divergence"
 )
 @register
 class Mixture(mixture.Mixture, Family):

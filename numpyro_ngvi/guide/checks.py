@@ -248,47 +248,34 @@ def _is_inside(site: dict[str, Any]) -> bool:
     return bool(jnp.all(jnp.isfinite(biject_to(site["fn"].support).inv(site["value"]))))
 
 
+def _signature(tree: Any) -> tuple:
+    leaves, structure = jax.tree.flatten(tree)
+    kinds: list[Any] = []
+    for leaf in leaves:
+        if hasattr(leaf, "shape") or isinstance(leaf, float):  # which is no number of latents
+            kinds.append(jnp.shape(leaf))
+        else:
+            kinds.append((type(leaf), repr(leaf)))
+    return structure, tuple(kinds)
+
+
 class LatentShapes(latent_shapes.LatentShapes):
-    """The shapes of the model's latents, checked once for every new shape of arguments.
+    """Of NumPyro."""
 
-    :param subsampled: whether the guide holds all elements of subsampled plates.
-    """
+    signature, calling_elbo = staticmethod(_signature), staticmethod(calling_elbo)
 
-    def __init__(
-        self, trace: dict[str, Any], args: tuple, kwargs: dict, subsampled: bool = False
-    ) -> None:
-        self._subsampled = subsampled
-        super().__init__(_unconstrained_shapes(trace, subsampled), _signature((args, kwargs)))
+    @staticmethod
+    def shapes_of(trace: dict[str, Any], subsampled: bool) -> dict[str, tuple]:
+        local = subsampled_latents(trace) if subsampled else ()
+        return unconstrained_shapes(_latent_sites(trace), local, biject_to)
 
-    def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
-        """Trace the model for arguments of a new shape.
-
-        :raises ValueError: naming the site whose size has changed.
-        """
-        self.compare(
-            _signature((args, kwargs)),
-            lambda: self._trace_shapes(model, args, kwargs),
-            lambda: calling_elbo() is not None,
-        )
-
-    def check_model(self, model: Callable, args: tuple, kwargs: dict) -> None:
-        """Refuse another model than the guide's.
-
-        :raises ValueError: naming a site.
-        """
-        self.require(self._trace_shapes(model, args, kwargs))
-
-    def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
+    def found(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
         shapes: dict[str, tuple] = {}
 
         def run() -> None:
-            seeded = handlers.seed(model, rng_seed=0)
             with handlers.block():
-                shapes.update(
-                    _unconstrained_shapes(
-                        handlers.trace(seeded).get_trace(*args, **kwargs), self._subsampled
-                    )
-                )
+                trace = handlers.trace(handlers.seed(model, rng_seed=0)).get_trace(*args, **kwargs)
+            shapes.update(self.shapes_of(trace, self._subsampled))
 
         try:
             jax.eval_shape(run)
@@ -310,21 +297,4 @@ def _latent_sites(trace: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def sites_of_run(trace: dict[str, Any]) -> list[Site]:
     """The continuous latents of a trace, with all elements of subsampled plates."""
-    return latent_sites(trace, _unconstrained_shapes(trace, subsampled=True))
-
-
-def _unconstrained_shapes(trace: dict[str, Any], subsampled: bool) -> dict[str, tuple]:
-    """By latent site; with all elements of subsampled plates if ``subsampled``."""
-    local = subsampled_latents(trace) if subsampled else ()
-    return unconstrained_shapes(_latent_sites(trace), local, biject_to)
-
-
-def _signature(tree: Any) -> tuple:
-    leaves, structure = jax.tree.flatten(tree)
-    kinds: list[Any] = []
-    for leaf in leaves:
-        if hasattr(leaf, "shape") or isinstance(leaf, float):  # which is no number of latents
-            kinds.append(jnp.shape(leaf))
-        else:
-            kinds.append((type(leaf), repr(leaf)))
-    return structure, tuple(kinds)
+    return latent_sites(trace, LatentShapes.shapes_of(trace, True))

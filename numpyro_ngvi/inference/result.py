@@ -58,7 +58,6 @@ from numpyro_ngvi.inference.space import (
     posteriors,
 )
 from numpyro_ngvi.tracing.compilation import compiled
-from numpyro_ngvi.workflow import runs as model_runs
 from numpyro_ngvi.workflow.rows import ModelRows
 from numpyro_ngvi.workflow.runs import ModelRuns
 
@@ -225,26 +224,9 @@ class FitResult(WorkflowResult):
         self, draws: dict[str, jax.Array], wanted: dict[str, bool]
     ) -> tuple[ArvizGroups, dict[str, str]]:
         own = {k: v for k, v in self.params.items() if not isinstance(v, Family)}
-        run, keys = (self.args, self.kwargs), random.split(self._key(_GROUPS_OF_ARVIZ))
-        at_draws, left_out, found = ModelRuns(self.model, own, *run, keys[0]), {}, {}
-        one = {name: value[0] for name, value in draws.items()}
-        first = model_runs.run(self.model, {**own, **one}, *run, keys[1])
-        observed = model_runs.observed(first)
-        shapes = {k: tuple(first[k]["fn"].shape()) for k in draws if k in first}
-        if drawn := model_runs.drawn_besides(first):
-            left_out["log_likelihood"] = f"the model draws {', '.join(map(repr, drawn))}"
-        elif wanted["log_likelihood"] and observed:
-            found["log_likelihood"] = at_draws.log_likelihood(draws)
-        if wanted["predictive"]:
-            replicated = at_draws.replicated(draws)
-            found["posterior_predictive"] = {k: v for k, v in replicated.items() if k in observed}
-        if wanted["prior"]:
-            try:
-                count = len(next(iter(draws.values())))
-                found["prior"] = at_draws.prior(count)
-            except Exception as error:  # noqa: BLE001  an improper one cannot be sampled
-                left_out["prior"] = str(error).partition("\n")[0]
-        return ArvizGroups.of(observed, found)._replace(latent_shapes=shapes), left_out
+        keys = random.split(self._key(_GROUPS_OF_ARVIZ))
+        runs = ModelRuns(self.model, own, self.args, self.kwargs, keys)
+        return ArvizGroups.of_runs(runs, draws, wanted)
 
     @serialised
     def _in_supports(self, theta: np.ndarray) -> dict[str, np.ndarray]:

@@ -21,6 +21,7 @@ from ngvi.estimators.additive_terms import (
     Op,
     Reader,
     Term,
+    is_sum,
     term_of,
 )
 from numpyro_ngvi.tracing.compilation import compiled
@@ -165,13 +166,8 @@ class _ReaderOfConstants(_Reader):
         return super().is_given(node) and all(node.value is not one for one in found)
 
 
-def is_sum_of_terms(function: Callable[[jax.Array], jax.Array], latent: jax.Array) -> bool:
-    """Whether the log density is a sum of terms, of a size that quadrature takes."""
-    try:
-        terms_of(function, [latent]).check_size(len(latent))
-    except Exception:  # noqa: BLE001  a model may do what this cannot follow
-        return False
-    return True
+#: Whether a log density is a sum of terms, of a size that quadrature takes.
+is_sum_of_terms = functools.partial(is_sum, terms_of)
 
 
 def _only(program: Any, results: slice) -> Any:

@@ -31,17 +31,6 @@ def observed(sites: Sites) -> dict[str, Observed]:
     return found
 
 
-def run(
-    model: Callable, latents: dict[str, Any], args: tuple, kwargs: dict, key: jax.Array
-) -> Sites:
-    """The sample sites and plates of a run with these latents, and parameters of the model."""
-    seeded = handlers.seed(handlers.substitute(model, data=latents), key)
-    with handlers.block():
-        trace = handlers.trace(seeded).get_trace(*args, **kwargs)
-    sites = {name: s for name, s in trace.items() if s["type"] in ("sample", "plate")}
-    return {name: {**site, "is_given": name in latents} for name, site in sites.items()}
-
-
 def drawn_besides(sites: Sites) -> list[str]:
     """What a run draws at random though it is given the latents: enumerated sites, minibatches."""
     found = []
@@ -59,14 +48,25 @@ class ModelRuns:
     """Runs of a model at many draws, each kind of them one program.
 
     :param params: of the model's own.
-    :param key: of what is drawn.
+    :param keys: of what is drawn, and of the first run.
     """
 
+    observed, drawn_besides = staticmethod(observed), staticmethod(drawn_besides)
+
     def __init__(
-        self, model: Callable, params: dict[str, Any], args: tuple, kwargs: dict, key: jax.Array
+        self, model: Callable, params: dict[str, Any], args: tuple, kwargs: dict, keys: jax.Array
     ) -> None:
-        self._model, self._params, self._key = model, params, key
+        self._model, self._params, self._run, self._keys = model, params, (args, kwargs), keys
         self._arguments = Arguments(args, kwargs)
+
+    def first(self, latents: dict[str, Any]) -> Sites:
+        """The sample sites and plates of a run with these latents."""
+        known, (args, kwargs) = {**self._params, **latents}, self._run
+        seeded = handlers.seed(handlers.substitute(self._model, data=known), self._keys[1])
+        with handlers.block():
+            trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+        sites = {name: s for name, s in trace.items() if s["type"] in ("sample", "plate")}
+        return {name: {**site, "is_given": name in known} for name, site in sites.items()}
 
     def log_likelihood(self, draws: dict[str, jax.Array]) -> Draws:
         """Of all draws, by observed site, without the plates' scale."""
@@ -98,7 +98,7 @@ class ModelRuns:
     def _mapped(self, of_one: Callable[..., dict], draws: dict, count: int) -> Draws:
         def of_all(draws: dict[str, jax.Array], arrays: list) -> dict[str, jax.Array]:
             args, kwargs = as_jax(self._arguments.rebuilt(arrays))
-            keys = random.split(self._key, count)
+            keys = random.split(self._keys[0], count)
             return jax.lax.map(lambda one: of_one(*one, args, kwargs), (draws, keys))
 
         found = self._arguments.call(compiled(of_all, runs_once=True), draws)

@@ -210,34 +210,24 @@ def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> 
 
 
 class LatentShapes(latent_shapes.LatentShapes):
-    """The shapes of the model's latents, checked once for every new shape of arguments.
+    """Of Pyro."""
 
-    :param subsampled: whether the guide holds all elements of subsampled plates.
-    """
+    signature, calling_elbo = staticmethod(signature), staticmethod(calling_elbo)
 
-    def __init__(
-        self, trace: poutine.Trace, args: tuple, kwargs: dict, subsampled: bool = False
-    ) -> None:
-        self._subsampled = subsampled
-        super().__init__(_unconstrained_shapes(trace, subsampled), signature((args, kwargs)))
+    @staticmethod
+    def shapes_of(trace: poutine.Trace, subsampled: bool) -> dict[str, tuple]:
+        local = subsampled_latents(trace) if subsampled else ()
+        return unconstrained_shapes(_latent_sites(trace), local, biject_to)
 
     def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
-        """Run the model for arguments of a new shape.
+        # Of torch.jit shapes are values of the graph, and what runs becomes a part of it.
+        if not torch.jit.is_tracing():
+            super().check(model, args, kwargs)
 
-        :raises ValueError: naming the site whose size has changed.
-        """
-        if torch.jit.is_tracing():
-            return  # shapes are values of the graph, and what runs becomes a part of it
-        self.compare(
-            signature((args, kwargs)),
-            lambda: self._trace_shapes(model, args, kwargs),
-            lambda: calling_elbo() is not None,
-        )
-
-    def _trace_shapes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
+    def found(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
         tracer = poutine.trace(model)
         try:
-            return _unconstrained_shapes(quiet_trace(tracer, args, kwargs), self._subsampled)
+            return self.shapes_of(quiet_trace(tracer, args, kwargs), self._subsampled)
         except Exception as error:  # noqa: BLE001
             _check_empty_plates(tracer.trace, error)
             # The guide may be called with arguments that the model cannot run with (none
@@ -362,10 +352,4 @@ def _latent_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:
 
 def sites_of_run(trace: poutine.Trace) -> list[Site]:
     """The continuous latents of a trace, with all elements of subsampled plates."""
-    return latent_sites(trace.nodes, _unconstrained_shapes(trace, subsampled=True))
-
-
-def _unconstrained_shapes(trace: poutine.Trace, subsampled: bool) -> dict[str, tuple]:
-    """By latent site; with all elements of subsampled plates if ``subsampled``."""
-    local = subsampled_latents(trace) if subsampled else ()
-    return unconstrained_shapes(_latent_sites(trace), local, biject_to)
+    return latent_sites(trace.nodes, LatentShapes.shapes_of(trace, True))

@@ -223,28 +223,9 @@ class FitResult(WorkflowResult):
     def _groups(
         self, draws: dict[str, Tensor], wanted: dict[str, bool]
     ) -> tuple[ArvizGroups, dict[str, str]]:
-        run, left_out, found = (self.args, self.kwargs), {}, {}
         with self._own_parameters():
-            first = model_runs.run(self.model, next(model_runs.by_draw(draws)), *run)
-            observed = model_runs.observed(first)
-            shapes = {k: tuple(first[k]["fn"].shape()) for k in draws if k in first}
-            if drawn := model_runs.drawn_besides(first):
-                left_out["log_likelihood"] = f"the model draws {', '.join(map(repr, drawn))}"
-            elif wanted["log_likelihood"] and observed:
-                of_draws = model_runs.log_likelihood(self.model, draws, *run)
-                found["log_likelihood"] = model_runs.stacked(of_draws)
-            if wanted["predictive"]:
-                replicated = model_runs.stacked(model_runs.replicated(self.model, draws, *run))
-                found["posterior_predictive"] = {
-                    name: value for name, value in replicated.items() if name in observed
-                }
-            if wanted["prior"]:
-                try:
-                    count = len(next(iter(draws.values())))
-                    found["prior"] = model_runs.stacked(model_runs.prior(self.model, count, *run))
-                except Exception as error:  # noqa: BLE001  an improper one cannot be sampled
-                    left_out["prior"] = str(error).partition("\n")[0]
-        return ArvizGroups.of(observed, found)._replace(latent_shapes=shapes), left_out
+            runs = model_runs.ModelRuns(self.model, self.args, self.kwargs)
+            return ArvizGroups.of_runs(runs, draws, wanted)
 
     @serialised
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from ngvi.estimators.additive_terms import (
     Op,
     Reader,
     Term,
+    is_sum,
     term_of,
 )
 from pyro_ngvi.tracing.messengers import quiet
@@ -93,13 +95,8 @@ def elementwise_terms_of(
         return tape.latents, terms, None
 
 
-def is_sum_of_terms(function: Callable[[Tensor], Tensor], latent: Tensor) -> bool:
-    """Whether the log density is a sum of terms, of a size that quadrature takes."""
-    try:
-        terms_of(function, [latent]).check_size(len(latent))
-    except Exception:  # noqa: BLE001  a model may do what this cannot follow
-        return False
-    return True
+#: Whether a log density is a sum of terms, of a size that quadrature takes.
+is_sum_of_terms = functools.partial(is_sum, terms_of)
 
 
 class _Tape(TorchDispatchMode):

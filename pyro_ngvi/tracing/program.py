@@ -223,7 +223,6 @@ class _Writer:
             if step.op is aten.lift_fresh.default:
                 step.op = aten.clone.default
             self._by_places(step)
-            self._by_places(step)
             if step.op is aten.pow.Tensor_Scalar and args[1] == 0.0:
                 self.ones.update(outs)
             if self._is_constant(step, touches):

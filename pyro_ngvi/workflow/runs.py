@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -41,22 +41,6 @@ def observed(sites: Sites) -> dict[str, Observed]:
     return found
 
 
-def run(model: Callable, latents: dict[str, Tensor], args: tuple, kwargs: dict) -> Sites:
-    """The sample sites of a run with these latents, which do not count as observed."""
-    with quiet(), poutine.block():
-        conditioned = poutine.condition(model, latents)
-        trace = poutine.trace(conditioned).get_trace(*args, **kwargs)
-    sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
-    return {
-        name: {
-            **site,
-            "is_given": name in latents,
-            "is_observed": site["is_observed"] and name not in latents,
-        }
-        for name, site in sites.items()
-    }
-
-
 def drawn_besides(sites: Sites) -> list[str]:
     """What a run draws at random though it is given the latents: enumerated sites, minibatches."""
     return [
@@ -70,32 +54,55 @@ def drawn_besides(sites: Sites) -> list[str]:
     ]
 
 
-def log_likelihood(
-    model: Callable, draws: dict[str, Tensor], args: tuple, kwargs: dict
-) -> Iterator[dict[str, Tensor]]:
-    """Of each draw, by observed site, without the plates' scale."""
-    for latents in by_draw(draws):
-        sites = run(model, latents, args, kwargs)
+class ModelRuns:
+    """Runs of a model, one for each draw."""
+
+    observed, drawn_besides = staticmethod(observed), staticmethod(drawn_besides)
+
+    def __init__(self, model: Callable, args: tuple, kwargs: dict) -> None:
+        self._model, self._run = model, (args, kwargs)
+
+    def first(self, latents: dict[str, Tensor], model: Callable | None = None) -> Sites:
+        """The sample sites of a run with these latents, which do not count as observed."""
+        args, kwargs = self._run
+        with quiet(), poutine.block():
+            conditioned = poutine.condition(model or self._model, latents)
+            trace = poutine.trace(conditioned).get_trace(*args, **kwargs)
+        sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
+        return {
+            name: {
+                **site,
+                "is_given": name in latents,
+                "is_observed": site["is_observed"] and name not in latents,
+            }
+            for name, site in sites.items()
+        }
+
+    def log_likelihood(self, draws: dict[str, Tensor]) -> Draws:
+        """Of all draws, by observed site, without the plates' scale."""
+        return _stacked(map(self._log_likelihood, by_draw(draws)))
+
+    def replicated(self, draws: dict[str, Tensor]) -> Draws:
+        """At each draw all sites, the observed ones drawn anew."""
+        return _stacked(map(self._drawn, by_draw(draws)))
+
+    def prior(self, count: int) -> Draws:
+        """Draws of all sites, none of them observed."""
+        return _stacked(self._drawn({}) for _ in range(count))
+
+    def _log_likelihood(self, latents: dict[str, Tensor]) -> dict[str, Tensor]:
+        sites = self.first(latents)
         with quiet():
-            yield {
+            return {
                 name: scale_and_mask(site["fn"].log_prob(site["value"]), mask=site["mask"])
                 for name, site in sites.items()
                 if site["is_observed"] and has_data(site)
             }
 
-
-def replicated(
-    model: Callable, draws: dict[str, Tensor], args: tuple, kwargs: dict
-) -> Iterator[dict[str, Tensor]]:
-    """At each draw all sites, the observed ones drawn anew."""
-    for latents in by_draw(draws):
-        yield _values(run(Unobserved()(model), latents, args, kwargs))
-
-
-def prior(model: Callable, count: int, args: tuple, kwargs: dict) -> Iterator[dict[str, Tensor]]:
-    """Draws of all sites, none of them observed."""
-    for _ in range(count):
-        yield _values(run(Unobserved()(model), {}, args, kwargs))
+    def _drawn(self, latents: dict[str, Tensor]) -> dict[str, Tensor]:
+        sites = self.first(latents, Unobserved()(self._model))
+        kept = {k: s["value"] for k, s in sites.items() if not site_is_subsample(s)}
+        return {name: value for name, value in kept.items() if value.numel()}
 
 
 def by_draw(draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
@@ -104,7 +111,7 @@ def by_draw(draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         yield {name: value[index] for name, value in draws.items()}
 
 
-def stacked(runs: Iterator[dict[str, Tensor]]) -> Draws:
+def _stacked(runs: Iterable[dict[str, Tensor]]) -> Draws:
     """The sites of the same shape in all runs, with a leading axis of these."""
     found = list(runs)
     shared = set.intersection(*({(k, v.shape) for k, v in one.items()} for one in found))
@@ -116,8 +123,3 @@ def has_data(site: dict[str, Any]) -> bool:
     """Whether a site may be data: no factor, nothing computed."""
     is_computed = site["infer"].get("_deterministic") or site_is_subsample(site)
     return not is_computed and site["value"].numel() > 0
-
-
-def _values(sites: Sites) -> dict[str, Tensor]:
-    kept = {k: s["value"] for k, s in sites.items() if not site_is_subsample(s)}
-    return {name: value for name, value in kept.items() if value.numel()}
