@@ -65,10 +65,7 @@ def door_of_fields(cls: Class) -> Class:
 
 
 def door_with_options_of(name: str) -> Callable[[Function], Function]:
-    """:func:`door` of a method that passes its other keywords on to another of its object.
-
-    :param name: of that.
-    """
+    """:func:`door` of a method that passes its other keywords on to another of its object."""
 
     def with_door(function: Function) -> Function:
         own = inspect.signature(function).parameters.values()
@@ -196,10 +193,7 @@ SWAPPED = (
 
 
 def warn_of_optimiser(name: str) -> None:
-    """Warn of an optimiser that divides each coordinate by its own size.
-
-    :param name: of the optimiser.
-    """
+    """Warn of an optimiser that divides each coordinate by its own size."""
     warn(
         f"{name} divides each coordinate of the gradient by its own size, so that what makes the "
         "gradient of this guide natural is lost, and it learns slowly or not at all. Write BLR() "

@@ -241,7 +241,6 @@ def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
 
     :param sites: what it has.
     :param params: its parameters, a network's maybe.
-    :param prior: what gives these a prior.
     """
     names, parameters = ", ".join(map(repr, sites)), list(params)
     if names:
@@ -326,10 +325,7 @@ def scaled_guide(scale: Any, handler: str) -> str:
 
 
 def check_names(names: Collection[str], own: Iterable[str], hint: str) -> None:
-    """No site of the model with the name of one of the guide's own.
-
-    :param hint: what to do.
-    """
+    """No site of the model with the name of one of the guide's own."""
     for name in own:
         if name in names:
             raise ValueError(f"The model's site '{name}' has the name of the guide's own: {hint}")

@@ -40,9 +40,6 @@ def spherical_points(rng: np.random.Generator, dim: int, num_groups: int) -> lis
 
     The groups' radii are stratified: each is chi-distributed, and together they are spread evenly.
 
-    :param rng: where the draws come from.
-    :param dim: ``d``.
-    :param num_groups: how many groups.
     :return: a group has ``2 d + 1`` points.
     """
     levels = (rng.random() + np.arange(num_groups) / num_groups) % 1.0
@@ -74,9 +71,7 @@ def quintic_points(rng: np.random.Generator, dim: int, num_groups: int) -> list[
     models for beta ensembles*, J. Math. Phys. 43). Three chi-squared variables make that matrix;
     each of them is stratified over the groups.
 
-    :param rng: where the draws come from.
     :param dim: ``d``, two at least; ``O(d^2)`` points.
-    :param num_groups: how many groups.
     :return: a group has :func:`num_quintic` points, 113 for ``d = 7``.
     """
     sphere = _on_sphere(dim)

@@ -60,7 +60,6 @@ class FitCall:
     """What ``fit`` does with its arguments; a package subclasses it.
 
     :param given: the arguments of ``fit``, by their names.
-    :param fit: itself.
     """
 
     result_type: Any  #: the package's ``FitResult``

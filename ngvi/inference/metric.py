@@ -37,7 +37,6 @@ class Metric:
 
     A package says what the Fisher information times a direction is, and where a step leads.
 
-    :param state: the parameters.
     :param size: ``n``, the numbers of a direction.
     :param pairs: changes of the Gaussians, and ``y`` along them, the newest last.
     :param leaves_out_correlations: whether the Gaussians do, so that the bound may be far flatter

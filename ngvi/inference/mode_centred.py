@@ -47,7 +47,6 @@ NO_CHOICE = "guide", "init", "family", "create_plates", "curvature", "batches", 
 def check_reparametrize(given: dict[str, Any]) -> bool | str:
     """``fit``'s argument: False, True or ``"auto"``.
 
-    :param given: all arguments of ``fit``.
     :return: the same; False beside one that leaves no choice.
     :raises ValueError: for anything else, or for True beside one of these.
     """
@@ -74,8 +73,6 @@ def is_worthwhile(
 
     :param reparametrize: what :func:`check_reparametrize` returned.
     :param first: what was set up for the first fit.
-    :param outcome: of that.
-    :param request: of the fit.
     """
     problem, optimum = first.problem, outcome.optimum
     is_final = outcome.ending is not None or outcome.finding is not None or optimum.status in FINAL

@@ -52,8 +52,6 @@ class NewGroups:
 def new_groups(asked: Asked, fitted: Iterable[Site], found: Iterable[Site]) -> NewGroups | None:
     """Which latents of a prediction come from the prior; None if none does.
 
-    :param asked: as the user says.
-    :param fitted: the latents of the fit.
     :param found: those of the model with the arguments of the prediction.
     :raises ValueError: for latents of another size than in the fit of which the user says nothing,
         or says something that cannot be; naming plates and sites.
@@ -172,7 +170,6 @@ def beyond(message: str, found: Iterable[Site]) -> str | None:
     """What to say of an index beyond the end of an array of latents, or None if it is of others.
 
     :param message: of the array library.
-    :param found: the latents of the model.
     """
     numbers = {int(digits) for digits in re.findall(r"size (\d+)", message)}
     named = {

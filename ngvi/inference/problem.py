@@ -244,10 +244,7 @@ class Problem:
 
 
 class Forwarding:
-    """An objective that does some things in its own way, and leaves the others to another.
-
-    :param inner: the other.
-    """
+    """An objective that does some things in its own way, and leaves the others to another."""
 
     def __init__(self, inner: Objective) -> None:
         self.inner = inner

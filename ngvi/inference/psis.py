@@ -175,10 +175,7 @@ class Diagnostics(TellsWhatItHas):
 
 
 def undefined(reason: str) -> Diagnostics:
-    """The diagnostics of a model without importance weights.
-
-    :param reason: why it has none.
-    """
+    """The diagnostics of a model without importance weights."""
     return Diagnostics(0, None, f"undefined: {reason}")
 
 

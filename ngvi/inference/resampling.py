@@ -38,8 +38,6 @@ def weighed(
 ) -> Weighed:
     """Draws for the model's posterior, of a proposal that up to two rounds have adapted.
 
-    :param count: how many.
-    :param rng: of all random numbers.
     :raises ValueError: if the log density is finite at no draw.
     """
     return proposal_for(problem, state, count, rng, options).weighed(count, rng)
@@ -69,7 +67,6 @@ def corrected(
 
     :param state: of which they are made, by their weights.
     :param num_samples: how many.
-    :param rng: of all random numbers.
     :raises ValueError: if the log density is finite at no draw.
     """
     least, most = options.num_draws

@@ -176,8 +176,6 @@ class Saved:
     """What is in such a file.
 
     :param meta: everything but numbers in arrays.
-    :param arrays: the rest.
-    :param path: of the file.
     """
 
     meta: dict[str, Any]
@@ -250,7 +248,6 @@ class Saved:
     ) -> Callable[[Any, Any], Any]:
         """Makes the guide of a model and a strategy for its start.
 
-        :param families: of the package, by name.
         :param kinds: the classes of guides that a file holds.
         :raises ValueError: if only the user can make it.
         """
@@ -281,7 +278,6 @@ class Saved:
         """Refuse parameters that are not those of a model and guide.
 
         :param parts: the ``NaturalGaussianGuide`` in the guide.
-        :param at_a_third: the package's.
         :param params: of model and guide, by their names.
         :raises ValueError: naming the first that differs.
         """
@@ -307,7 +303,6 @@ class Saved:
 def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others: Any) -> dict:
     """What :meth:`Saved.make_guide` needs, for JSON.
 
-    :param families: of the package, by name.
     :param kinds: the classes of guides that a file holds.
     :param others: options of the guide.
     """
@@ -352,7 +347,6 @@ def sites_of(parts: list[Any], at_a_third: AtAThird) -> list[list[list]]:
     shape and, where its support is fixed, where that has a third.
 
     :param parts: ``NaturalGaussianGuide`` that are set up.
-    :param at_a_third: the package's.
     """
     return [[_site_of(part, site, at_a_third) for site in part.sites] for part in parts]
 

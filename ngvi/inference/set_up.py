@@ -89,7 +89,6 @@ def ready(
 ) -> Ready:
     """Guide and problem at the first start that will do.
 
-    :param starts: ways to initialise the guide.
     :param at: sets up problem and guide for a model and one of these.
     :param changed: see :func:`with_what_it_needs`.
     :param without_densities: the model with log densities of zero, so that a guide can be set up.
@@ -118,7 +117,6 @@ def first_that_starts(
     """The first set-up that succeeds.
 
     :param set_up: sets up guide and problem for one of the starts.
-    :param starts: ways to initialise the guide.
     :param error_type: the error of a start that is none.
     :param nan_arguments: which of the model's arguments hold NaN, in words.
     :return: what was set up, or None; and the error of the first start that failed.

@@ -84,7 +84,6 @@ def precision_pattern(family: Any, dim: int) -> np.ndarray:
     """The picture as numbers.
 
     :param family: with coordinates, or a specification that knows its structure.
-    :param dim: ``d``.
     :return: one of the module's four constants for each pixel, ``(n, n)`` with ``n`` at most
         ``MAX_PIXELS``; a pixel of many entries shows the strongest.
     """

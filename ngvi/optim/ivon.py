@@ -138,7 +138,6 @@ def check_ivon(
 
     :param step_size: checked, but no part of them: it may change from step to step.
     :param name: what the package calls it.
-    :param of: the rule.
     :raises ValueError: naming the option.
     """
     errors.check_step_size(step_size, name)

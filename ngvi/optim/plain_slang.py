@@ -63,7 +63,6 @@ class SlangEquations(VognEquations):
     ) -> LowRankPrecision:
         """By ``lambda``, after a step.
 
-        :param precision: before it.
         :param rows: ``g_i / N^(1/2)`` of the ``N`` examples of all samples, shape ``(N, d)``.
         :param prior: ``delta``, shape ``(d,)``.
         """

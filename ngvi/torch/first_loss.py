@@ -19,11 +19,7 @@ MAX_NODES = 100
 
 
 class FirstLoss(TorchFunctionMode):
-    """Looks at the first loss that is differentiated, and warns of a sum or of a small ``ess``.
-
-    :param groups: of the optimiser's parameters.
-    :param rule: its name.
-    """
+    """Looks at the first loss that is differentiated, and warns of a sum or of a small ``ess``."""
 
     def __init__(self, groups: list[dict[str, Any]], rule: str) -> None:
         super().__init__()

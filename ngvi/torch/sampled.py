@@ -189,8 +189,6 @@ class SampledOptimizer(torch.optim.Optimizer):
         """Add the last sample to the sums of gradients and of their products with the noise.
 
         Not before the next one, or the step: until then gradients may be clipped.
-
-        :param is_last: whether the step follows.
         """
         if self._last is None:
             return

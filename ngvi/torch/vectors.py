@@ -20,7 +20,6 @@ ON_CPU, ELSEWHERE = 2**16, 2**22
 class Vector:
     """A vector with a view for each of some tensors.
 
-    :param like: the tensors.
     :param to: of its dtype and device.
     """
 

@@ -26,7 +26,6 @@ KEPT = "_known_rows"
 class KnownTarget:
     """The log density by its rows, the posterior, and what follows from both.
 
-    :param latents: the sites of the latents.
     :param made_of: attributes of the result on which they depend.
     """
 

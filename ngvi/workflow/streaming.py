@@ -29,12 +29,7 @@ from ngvi.workflow.rows import ObservedRows
 
 
 class ChangedObjective(Forwarding):
-    """Values and gradients of a log density whose prior or rows are others.
-
-    :param inner: the model's own.
-    :param rows: its observations.
-    :param change: what is other.
-    """
+    """Values and gradients of a log density whose prior or rows are others."""
 
     def __init__(self, inner: Objective, rows: ObservedRows, change: Change) -> None:
         super().__init__(inner)
@@ -99,7 +94,6 @@ class OneStep:
 def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> dict[str, Any]:
     """The fields of a changed result that say how it went.
 
-    :param old: the result before.
     :param log_weights: at independent draws, of the density that the bound is of.
     """
     finite = log_weights[np.isfinite(log_weights)]

@@ -112,7 +112,6 @@ def make_units(
 ) -> Units:
     """Units by a plate's name; by default all plates of the observed sites together.
 
-    :param latents: the latent sites.
     :param depends: which latents each element depends on, shape ``(M, d)``.
     :raises ValueError: for a plate that tells no elements apart.
     """

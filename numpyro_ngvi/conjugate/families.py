@@ -42,7 +42,6 @@ def _at_jvp(primals: Any, tangents: Any) -> Any:
 class Random:
     """Independent draws.
 
-    :param key: a JAX random key.
     :param sample_shape: leading axes.
     """
 

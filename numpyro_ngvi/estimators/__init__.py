@@ -26,9 +26,6 @@ class Estimator(Protocol):
     ) -> Averages:
         """The estimate from some points; it can be compiled.
 
-        :param density: the log density.
-        :param here: the families, by site.
-        :param points: at which to evaluate.
         :param params: a pytree that the log density is differentiated for as well.
         """
 

@@ -17,7 +17,6 @@ from numpyro.ops.provenance import eval_provenance
 def dynamic_sites(model: Callable, trace: dict[str, Any], args: tuple, kwargs: dict) -> list[str]:
     """The latents whose supports depend on other latents or on parameters; mostly none.
 
-    :param trace: of the model.
     :raises ValueError: for such a site in a ``scan``, with the way out.
     """
     latents = {n: s for n, s in trace.items() if s["type"] == "sample" and not s["is_observed"]}

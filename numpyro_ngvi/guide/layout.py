@@ -20,7 +20,6 @@ from numpyro_ngvi.tracing.dependencies import energy_of, hessian_product, poster
 def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
     """The layout of a guide that is being set up; nothing is traced unless a family asks.
 
-    :param guide: an ``AutoContinuous`` guide.
     :param model: with its enumerated latents.
     """
     shapes = {name: jnp.shape(value) for name, value in guide._init_locs.items()}

@@ -42,7 +42,6 @@ NOT_SET_UP = (
 def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
     """Set up what ``AutoGuide`` knows of its model.
 
-    :param guide: a ``NaturalGaussianGuide``.
     :return: the initial standard deviation of its latents.
     """
     rng_key = numpyro.prng_key()
@@ -81,8 +80,6 @@ def set_up_for(guide: Any, given: Any, args: tuple, kwargs: dict) -> None:
 
     Its arguments are mostly those of a prediction, which have no data.
 
-    :param guide: a ``NaturalGaussianGuide``.
-    :param given: the family.
     :raises RuntimeError: if they do not tell which sites are data, with what to do.
     """
     leaves, needs_data = jax.tree.leaves((args, kwargs)), not guide._draws_without_data
@@ -114,7 +111,6 @@ def known_of_fit(guide: Any, kind: str, find: Callable) -> Any:
     """What another guide of the same fit has found for the model and a strategy, or finds now.
 
     :param kind: of what is found.
-    :param find: finds it.
     """
     known, by = guide._of_fit, (guide.model_as_given, guide.init_loc_fn)
     if known is None:

@@ -60,7 +60,6 @@ def full_locs(
     """Starting points of all elements: those of the first minibatch, again and again.
 
     :param locs: unconstrained, by site.
-    :param trace: of the model.
     :param local: the sites in subsampled plates.
     """
     locs = dict(locs)

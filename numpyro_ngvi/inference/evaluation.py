@@ -29,7 +29,6 @@ class Evaluation:
     :param density: of the latents by site, the state, the keys of guide and model, the rows of a
         subsampled plate, and the arrays among the model's arguments.
     :param dims: of the latents by site.
-    :param estimator: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
     :param cost: of a group.
     :param at_once: how many draws share a pass, with gradients and without.
     """

@@ -25,11 +25,7 @@ DEAR = 2**16
 
 
 class Metric(metric.Metric):
-    """The metric of the families of a state; see :class:`ngvi.inference.metric.Metric`.
-
-    :param state: the parameters.
-    :param pairs: of the quasi-Newton memory.
-    """
+    """The metric of the families of a state; see :class:`ngvi.inference.metric.Metric`."""
 
     def __init__(self, state: State, pairs: Pairs) -> None:
         self._families = families_in(state)

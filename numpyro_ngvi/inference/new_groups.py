@@ -45,10 +45,6 @@ def which_are_new(
 ) -> NewGroups | None:
     """Which latents of a prediction come from the prior; None if none does.
 
-    :param names: of the latents.
-    :param asked: as the user says.
-    :param of_fit: the arguments of the fit.
-    :param of_run: those of the prediction.
     :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`, and for a group beyond
         the last one, in whose place JAX takes the last one.
     """

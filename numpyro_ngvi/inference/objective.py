@@ -52,13 +52,7 @@ _METHODS = {_DOUBLE: "some_values"}
 
 
 class Objective:
-    """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`.
-
-    :param model: a NumPyro model.
-    :param guide: a guide with one or more ``NaturalGaussianGuide``.
-    :param space: of both.
-    :param estimator: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
-    """
+    """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`."""
 
     def __init__(
         self,

@@ -28,10 +28,6 @@ def make_problem(
 ) -> Problem:
     """Set up guide and parameters.
 
-    :param model: a NumPyro model.
-    :param guide: a guide with one or more ``NaturalGaussianGuide``.
-    :param rng_key: for the initial parameters.
-    :param curvature: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
     :raises ValueError: for a guide without a Gaussian, an unknown curvature, or Hessians of a log
         density that has none.
     """

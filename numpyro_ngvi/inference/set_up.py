@@ -37,11 +37,7 @@ def set_up(
 ) -> shared.Ready:
     """Set up guide and problem at the first start that will do.
 
-    :param guide: the user's, or None.
     :param make_guide: makes another for a model and a strategy.
-    :param starts: strategies to try.
-    :param rng_key: for the initial parameters.
-    :param curvature: as for ``fit``.
     """
 
     def at(model: Callable, init_loc_fn: Callable) -> tuple[Problem, Any]:

@@ -30,7 +30,6 @@ MOST_DRAWS_AT_ONCE, NUMBERS_AT_ONCE = 256, 2**16
 class StateSpace:
     """Makes states, and reads them; see :class:`ngvi.inference.problem.StateSpace`.
 
-    :param guide: the guide, which is set up.
     :param initial: the parameters before the first step.
     :param constrain: from unconstrained to constrained parameters; with ``invert=True`` back.
     """

@@ -19,8 +19,6 @@ class SharePlates(Messenger):
     """A guide whose subsampled plates (``create_plates=``) are those of ``key`` in every run.
 
     Its own draws may differ from run to run.
-
-    :param key: a JAX random key.
     """
 
     def __init__(self, guide: Callable, key: jax.Array) -> None:

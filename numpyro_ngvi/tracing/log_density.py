@@ -70,10 +70,6 @@ def conjugate_sites_in(params: dict[str, Any]) -> dict[str, ConjugateSite]:
 class LogDensity:
     """``log p(y, theta)`` of a model, for one minibatch.
 
-    :param model: a NumPyro model.
-    :param guide: a guide with one or more ``NaturalGaussianGuide`` in it.
-    :param args: arguments of both.
-    :param kwargs: keyword arguments of both.
     :param model_key: the key that the model runs with; it chooses the minibatch.
     :ivar sites: the names of the model's sample sites.
     """

@@ -26,7 +26,6 @@ def draws_of_prior(
     """Unconstrained, shape ``(count, d)``; somewhere where a prior is improper.
 
     :param sites: the latents, in the order of the vector.
-    :param params: of the model's own.
     """
 
     def one(key: jax.Array) -> jax.Array:

@@ -22,9 +22,6 @@ class Operations:
     Two are equal that do the same, so that a program of one is a program of the other.
 
     :param program: the function, traced for its leaves.
-    :param structure: of its arguments.
-    :param shapes: of its leaves.
-    :param of_results: their structure.
     """
 
     def __init__(self, program: Any, structure: Any, shapes: tuple, of_results: Any) -> None:

@@ -42,9 +42,6 @@ MANY_TIMES = 16
 class ModelRows:
     """Those of a model and its guide.
 
-    :param model: a NumPyro model.
-    :param guide: its guide, with these parameters.
-    :param params: all of them.
     :param here: the Gaussians by the guide's sites.
     :param is_mapped: whether latents are no affine functions of the Gaussians' coordinates.
     """

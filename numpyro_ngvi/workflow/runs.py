@@ -47,7 +47,6 @@ def drawn_besides(sites: Sites) -> list[str]:
 class ModelRuns:
     """Runs of a model at many draws, each kind of them one program.
 
-    :param params: of the model's own.
     :param keys: of what is drawn, and of the first run.
     """
 

@@ -24,12 +24,7 @@ class Estimator(Protocol):
     """Estimates the natural gradients of the bound."""
 
     def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
-        """The estimate from some points.
-
-        :param evaluate: runs the log density.
-        :param here: the families, by site.
-        :param points: at which to evaluate.
-        """
+        """The estimate from some points."""
 
 
 def make_estimator(curvature: str, cost: EstimateCost, plan: Plan) -> Estimator:

@@ -16,10 +16,7 @@ from torch.distributions.constraints import Constraint
 
 
 class _Origins(Messenger):
-    """Finds the latents whose supports come from the values of others.
-
-    :param names: of the latents.
-    """
+    """Finds the latents whose supports come from the values of others."""
 
     def __init__(self, names: set[str]) -> None:
         super().__init__()
@@ -53,10 +50,7 @@ class _Values(Messenger):
 
 
 def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: dict) -> list[str]:
-    """The latents whose supports depend on other latents or on parameters; mostly none.
-
-    :param trace: of the model.
-    """
+    """The latents whose supports depend on other latents or on parameters; mostly none."""
     latents = dict(trace.iter_stochastic_nodes())
     if not any(_tensors(site["fn"].support) for site in latents.values()):
         return []

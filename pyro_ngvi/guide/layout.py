@@ -18,7 +18,6 @@ from pyro_ngvi.tracing.dependencies import hessian_product, log_density, posteri
 def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
     """The layout of a guide that is being set up; nothing is traced unless a family asks.
 
-    :param guide: an ``AutoContinuous`` guide.
     :param model: with its enumerated latents.
     """
     shapes = dict(guide._unconstrained_shapes)

@@ -19,10 +19,7 @@ from pyro_ngvi.guide.checks import check_start, explained_trace, log_density_at
 
 
 def first_trace(guide: Any, args: tuple, kwargs: dict) -> poutine.Trace:
-    """At the first start where the model runs.
-
-    :param guide: a ``NaturalGaussianGuide``.
-    """
+    """At the first start where the model runs."""
     errors = []
     for kind in guide._strategy.kinds:
         guide._strategy.kind = kind

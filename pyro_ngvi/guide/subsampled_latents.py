@@ -70,7 +70,6 @@ def full_shapes(
     """Shapes of all elements.
 
     :param shapes: of unconstrained values, by site.
-    :param trace: of the model.
     :param local: the sites in subsampled plates.
     """
     full = {name: list(shape) for name, shape in shapes.items()}

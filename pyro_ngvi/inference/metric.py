@@ -31,8 +31,6 @@ MAX_NUMBERS = 2**22
 class Metric(metric.Metric):
     """The metric of the families of a state; see :class:`ngvi.inference.metric.Metric`.
 
-    :param state: the parameters.
-    :param pairs: of the quasi-Newton memory.
     :param each_row: applies a function to many vectors.
     """
 

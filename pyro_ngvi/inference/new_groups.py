@@ -65,7 +65,6 @@ def replayed(
 def explained(runs: Iterator[poutine.Trace], sites: list[Site]) -> Iterator[poutine.Trace]:
     """The runs; of a group beyond the last one it says which that is.
 
-    :param sites: the latents.
     :raises ValueError: naming the plate.
     """
     try:
@@ -86,10 +85,6 @@ def which_are_new(
 ) -> tuple[NewGroups | None, list[Site]]:
     """Which latents of a prediction come from the prior, or None; and the latents.
 
-    :param names: of the latents.
-    :param asked: as the user says.
-    :param of_fit: the arguments of the fit.
-    :param of_run: those of the prediction.
     :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`.
     """
     fitted, found = _sites(model, names, *of_fit), _sites(model, names, *of_run)

@@ -35,7 +35,6 @@ def whitened_density(
 ) -> WhitenedDensity:
     """The density of a fit.
 
-    :param family: the guide's.
     :param parameters: a context in which the parameter store is that of the fit.
     """
     with parameters(), repeatable_noise(), poutine.block():

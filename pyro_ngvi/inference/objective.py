@@ -47,10 +47,7 @@ MOST_NUMBERS = 2**25
 class Objective:
     """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`.
 
-    :param model: a Pyro model.
-    :param guide: a guide with one or more ``NaturalGaussianGuide``.
     :param space: of both, which gets the guide's families here.
-    :param estimator: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
     """
 
     def __init__(

@@ -26,10 +26,7 @@ def make_problem(
 ) -> Problem:
     """Set up guide and parameters.
 
-    :param model: a Pyro model.
-    :param guide: a guide with one or more ``NaturalGaussianGuide``.
     :param seed: for the initial parameters. Pyro's own random numbers are left as they are.
-    :param curvature: one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
     :raises ValueError: for a guide without a Gaussian, an unknown curvature, or Hessians of a log
         density that has none.
     """

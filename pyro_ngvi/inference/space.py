@@ -38,7 +38,6 @@ class StateSpace:
     The parameters in the store stay as they are: only those of the model's own are live, those of
     the last evaluation. :meth:`write` makes a state that of the guide.
 
-    :param model: a Pyro model.
     :param guide: its guide, which is set up here.
     """
 

@@ -55,10 +55,6 @@ class LogDensity:
     Making one runs the guide up to its families, and the model if it is subsampled in a way that
     is not known yet: their parameters are seen by the handlers around, and the minibatch is fixed.
 
-    :param model: a Pyro model.
-    :param guide: a guide with one or more ``NaturalGaussianGuide`` in it.
-    :param args: arguments of both.
-    :param kwargs: keyword arguments of both.
     :param facts: from :func:`~pyro_ngvi.tracing.inspect`.
     :ivar posteriors: the families, with live coordinates, by the name of the guide's site.
     :ivar conjugate_sites: conjugate sites with live natural parameters, by name.

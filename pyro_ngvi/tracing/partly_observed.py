@@ -46,9 +46,6 @@ def idle_latents(
     """The latents with masked elements on which the density does not depend at all.
 
     Costs nothing without masked latents, and else a run of the model and one for each of them.
-
-    :param trace: of the model, with its values.
-    :param names: of all latents.
     """
     nodes = trace.nodes
     masked = {

@@ -25,7 +25,6 @@ BASE = 2**11
 class ExampleRows:
     """``sqrt(s_n) g_n`` of all examples ``n`` at one draw, as parts of a matrix ``(N, d)``.
 
-    :param layers: of weights.
     :param deltas: slopes of the log likelihoods times ``scale`` for their results.
     :param scale: positive, shape ``(N,)``.
     :param theta: the latent vectors that the draw is from, shape ``(K, d)``.
