@@ -9,13 +9,7 @@ import numpy as np
 
 from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError
 from ngvi.estimators.options import DEFAULTS
-from ngvi.estimators.quadrature import (
-    Calculus,
-    PredictorMoments,
-    num_probes,
-    predictors_of,
-    probes,
-)
+from ngvi.estimators.quadrature import Calculus, PredictorMoments, num_probes, predictors_of, probes
 from ngvi.families.base import Array, Family
 from ngvi.latents.forest import Forest
 

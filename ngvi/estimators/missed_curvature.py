@@ -77,11 +77,7 @@ def _quadrature(panels: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _defect(
-    gradients: np.ndarray,
-    products: np.ndarray,
-    step: np.ndarray,
-    weights: np.ndarray,
-    eps: float,
+    gradients: np.ndarray, products: np.ndarray, step: np.ndarray, weights: np.ndarray, eps: float
 ) -> float:
     """The part of the gradient's change that the Hessian misses; 0 if it cannot be known."""
     # Coordinates differ in scale; the step tells how.

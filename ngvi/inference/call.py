@@ -20,20 +20,9 @@ from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
 from ngvi.inference.fingerprint import Facts, Fingerprint
-from ngvi.inference.first_look import (
-    Seen,
-    check_seen,
-    warn_of_unknown_sites,
-    without_density,
-)
+from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites, without_density
 from ngvi.inference.mixture_fit import AUTO, check_beside, check_density, mixed
-from ngvi.inference.mode_centred import (
-    BY_MODES,
-    alone,
-    check_reparametrize,
-    is_worthwhile,
-    tried,
-)
+from ngvi.inference.mode_centred import BY_MODES, alone, check_reparametrize, is_worthwhile, tried
 from ngvi.inference.monitor import COMPONENTS, LOCALS
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Ending, Outcome

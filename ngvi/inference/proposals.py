@@ -16,13 +16,7 @@ import numpy as np
 
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
-from ngvi.inference.psis import (
-    LIMITS,
-    NUMBERS_AT_ONCE,
-    SHAPE_PRIOR,
-    smoothed_weights,
-    tail_size,
-)
+from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, SHAPE_PRIOR, smoothed_weights, tail_size
 from ngvi.inference.weights_verdict import USABLE, Weights, error_of_k
 
 

@@ -178,10 +178,7 @@ def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
     add("effective draws", count)
     worst = diagnostics.worst(SIZES.num_marginals)
     if worst:
-        add(
-            "worst marginals",
-            *(marginal_in_words(m, diagnostics.are_trusted) for m in worst),
-        )
+        add("worst marginals", *(marginal_in_words(m, diagnostics.are_trusted) for m in worst))
 
 
 def marginal_in_words(marginal: Marginal, are_trusted: bool | None) -> str:

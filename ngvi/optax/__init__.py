@@ -12,12 +12,4 @@ from ngvi.optax.loop import IvonState, IvonTransformation, SlangState
 from ngvi.optax.rules import initial_hess, ivon, vogn
 from ngvi.optax.slang import slang
 
-__all__ = [
-    "IvonState",
-    "IvonTransformation",
-    "SlangState",
-    "initial_hess",
-    "ivon",
-    "slang",
-    "vogn",
-]
+__all__ = ["IvonState", "IvonTransformation", "SlangState", "initial_hess", "ivon", "slang", "vogn"]

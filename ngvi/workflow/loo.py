@@ -94,10 +94,7 @@ def _to_refit(is_proper: np.ndarray, leverage: np.ndarray, shift: np.ndarray) ->
 
 
 def _steps(
-    target: Target,
-    q: DenseGaussian,
-    sites: ElementSites,
-    left_out: list[np.ndarray],
+    target: Target, q: DenseGaussian, sites: ElementSites, left_out: list[np.ndarray]
 ) -> list[Steps | None]:
     """Where steps without each of some units lead.
 

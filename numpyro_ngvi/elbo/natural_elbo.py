@@ -35,11 +35,7 @@ from numpyro_ngvi.estimators import (
 )
 from numpyro_ngvi.estimators.moments import Averages, dot, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.tracing import (
-    LogDensity,
-    conjugate_sites_in,
-    posteriors_in,
-)
+from numpyro_ngvi.tracing import LogDensity, conjugate_sites_in, posteriors_in
 from numpyro_ngvi.tracing.arguments import typed_key
 
 

@@ -4,8 +4,4 @@ from numpyro_ngvi.guide.distributions import StructuredNormal
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 
-__all__ = [
-    "NaturalGaussianGuide",
-    "ReparametrizedGaussianGuide",
-    "StructuredNormal",
-]
+__all__ = ["NaturalGaussianGuide", "ReparametrizedGaussianGuide", "StructuredNormal"]

@@ -50,10 +50,7 @@ class NaturalNormal(StructuredNormal):
     pytree_aux_fields = ("sticking_the_landing",)
 
     def __init__(
-        self,
-        family: Family,
-        sticking_the_landing: bool = False,
-        batch_shape: tuple[int, ...] = (),
+        self, family: Family, sticking_the_landing: bool = False, batch_shape: tuple[int, ...] = ()
     ) -> None:
         self.sticking_the_landing = sticking_the_landing
         super().__init__(family, batch_shape, validate_args=False)

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from numpyro.infer import (
-    ELBO,
-    Trace_ELBO,
-    TraceEnum_ELBO,
-    TraceGraph_ELBO,
-    TraceMeanField_ELBO,
-)
+from numpyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 
 from ngvi.guide.sticking_the_landing import caller_of_type
 

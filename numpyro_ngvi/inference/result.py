@@ -24,14 +24,7 @@ from ngvi.errors import check_count
 from ngvi.inference import serialize
 from ngvi.inference.arguments import check_predictive
 from ngvi.inference.new_groups import Asked
-from ngvi.inference.nuts import (
-    WAY_OUT,
-    Chains,
-    NutsPlan,
-    NutsRequest,
-    NutsResult,
-    WhitenedDensity,
-)
+from ngvi.inference.nuts import WAY_OUT, Chains, NutsPlan, NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.posterior import check_corrected
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
@@ -138,11 +131,7 @@ class FitResult(WorkflowResult):
     @shared_doc(WorkflowResult.sample_groups, OF_KEY)
     @serialised
     def sample_groups(
-        self,
-        *args: Any,
-        num_samples: int = 1000,
-        rng_key: jax.Array | None = None,
-        **kwargs: Any,
+        self, *args: Any, num_samples: int = 1000, rng_key: jax.Array | None = None, **kwargs: Any
     ) -> dict[str, jax.Array]:
         num_samples = check_count(num_samples, "num_samples")
         guide = self._mode_centred_guide()

@@ -16,9 +16,7 @@ from numpyro_ngvi.optim.joint import FIELDS, joint
 @door
 @shared_doc(SnngmRule, FIELDS)
 def Snngm(
-    step_size: float | Schedule | str = "auto",
-    momentum: float = 0.9,
-    other: Any = None,
+    step_size: float | Schedule | str = "auto", momentum: float = 0.9, other: Any = None
 ) -> optax.GradientTransformation:
     """With any stock ELBO.
 

@@ -129,10 +129,7 @@ class Programs:
 
 
 def kept(
-    function: Callable,
-    programs: Programs,
-    jit: Callable[..., Callable],
-    of: Hashable | None = None,
+    function: Callable, programs: Programs, jit: Callable[..., Callable], of: Hashable | None = None
 ) -> Callable:
     """The function of arrays, traced at its first call for such shapes, and compiled if need be.
 

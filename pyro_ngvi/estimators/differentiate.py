@@ -113,12 +113,7 @@ class Differentiator:
     reads: Reads = dataclasses.field(default_factory=Reads)
 
     def __call__(
-        self,
-        here: Families,
-        points: PointsBySite,
-        second: Any = None,
-        *,
-        weighted: bool = False,
+        self, here: Families, points: PointsBySite, second: Any = None, *, weighted: bool = False
     ) -> Evaluated:
         """Differentiate the log density at some points once or twice.
 
@@ -148,12 +143,7 @@ class Differentiator:
             yield points.some(slice(start, start + at_once))
 
     def _evaluated(
-        self,
-        here: Families,
-        points: PointsBySite,
-        second: Any,
-        weighted: bool,
-        are_all: bool,
+        self, here: Families, points: PointsBySite, second: Any, weighted: bool, are_all: bool
     ) -> Evaluated:
         """The draws of one pass."""
         one = self._pass(here, points, second, weighted)
@@ -232,12 +222,7 @@ class Differentiator:
         return _Pass(values, by_site, finite_draws(values, *by_site.values()), {}, params)
 
     def _products(
-        self,
-        second: Any,
-        latents: Arrays,
-        site: str,
-        gradient: Tensor,
-        state: NoiseState | None,
+        self, second: Any, latents: Arrays, site: str, gradient: Tensor, state: NoiseState | None
     ) -> Callable[..., Tensor]:
         """With the Hessian of what is differentiated twice, for one site."""
         density, plan = self.density, self.plan

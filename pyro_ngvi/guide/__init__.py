@@ -4,8 +4,4 @@ from pyro_ngvi.guide.distributions import StructuredNormal
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from pyro_ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 
-__all__ = [
-    "NaturalGaussianGuide",
-    "ReparametrizedGaussianGuide",
-    "StructuredNormal",
-]
+__all__ = ["NaturalGaussianGuide", "ReparametrizedGaussianGuide", "StructuredNormal"]

@@ -21,12 +21,7 @@ from torch.distributions import Distribution, Transform, biject_to
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._foreign import note_foreign_arguments
-from ngvi.errors import (
-    check_create_plates,
-    check_init_loc_fn,
-    check_names,
-    check_quantiles,
-)
+from ngvi.errors import check_create_plates, check_init_loc_fn, check_names, check_quantiles
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.distributions import check_has_gradient
 from ngvi.guide.robust_init import ROBUST_INIT
@@ -57,11 +52,7 @@ from pyro_ngvi.guide.posterior import (
 from pyro_ngvi.guide.prototype import find_start, first_trace, robust_scale
 from pyro_ngvi.guide.robust_init import ContinuousOnly, RobustStrategy
 from pyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
-from pyro_ngvi.guide.subsampled_latents import (
-    Minibatch,
-    full_shapes,
-    periodic_repeat,
-)
+from pyro_ngvi.guide.subsampled_latents import Minibatch, full_shapes, periodic_repeat
 from pyro_ngvi.tracing.messengers import WithoutSequences, check_gradients
 
 

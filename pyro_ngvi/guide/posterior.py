@@ -110,10 +110,7 @@ class NaturalNormal(StructuredNormal):
     """
 
     def __init__(
-        self,
-        family: Family,
-        sticking_the_landing: bool = False,
-        batch_shape: tuple[int, ...] = (),
+        self, family: Family, sticking_the_landing: bool = False, batch_shape: tuple[int, ...] = ()
     ) -> None:
         self.sticking_the_landing = sticking_the_landing
         self._last_draw: tuple[Tensor, Tensor, Tensor] | None = None

@@ -24,14 +24,7 @@ from ngvi._lock import serialised
 from ngvi.errors import check_count
 from ngvi.inference.arguments import check_predictive
 from ngvi.inference.new_groups import Asked
-from ngvi.inference.nuts import (
-    WAY_OUT,
-    Chains,
-    NutsPlan,
-    NutsRequest,
-    NutsResult,
-    WhitenedDensity,
-)
+from ngvi.inference.nuts import WAY_OUT, Chains, NutsPlan, NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.posterior import check_corrected
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics

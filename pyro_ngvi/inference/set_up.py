@@ -13,11 +13,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer import config_enumerate
-from pyro.infer.autoguide.initialization import (
-    init_to_feasible,
-    init_to_median,
-    init_to_uniform,
-)
+from pyro.infer.autoguide.initialization import init_to_feasible, init_to_median, init_to_uniform
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
