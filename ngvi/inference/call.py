@@ -59,6 +59,11 @@ class FitCall:
     rng: np.random.Generator  #: of the search, which the package seeds
     seed_in_words: str  #: how the user gives the seed
     first_phase = "setting up"  #: what goes before the first step
+    #: What a first run of a model with its arguments shows; None if it does not run.
+    look: Callable[[Callable, tuple, dict[str, Any]], Seen | None]
+    #: Of each element of the observed sites, at a run of a model with its arguments.
+    log_densities: Callable[[Callable, tuple, dict[str, Any]], dict[str, np.ndarray]]
+    gaussians: Callable[[Any], list[Any]]  #: the ``NaturalGaussianGuide`` in a guide
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         self.start_time = time.perf_counter()
@@ -94,20 +99,8 @@ class FitCall:
         """A batch as the model expects it."""
         return batch
 
-    def look(self) -> Seen | None:
-        """What a first run of the model shows; None if it does not run."""
-        raise NotImplementedError
-
-    def log_densities(self) -> dict[str, np.ndarray]:
-        """Of each element of the observed sites, at a run of the model."""
-        raise NotImplementedError
-
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         """Guide and problem at the first start that will do."""
-        raise NotImplementedError
-
-    def gaussians(self, guide: Any) -> list[Any]:
-        """The ``NaturalGaussianGuide`` in a guide."""
         raise NotImplementedError
 
     def searched(self, ready: Ready, problem: Problem, state: State | None) -> Outcome:
@@ -196,7 +189,7 @@ class FitCall:
     def ready(self) -> Ready:
         """The first set-up, checked."""
         given = self.given
-        if (seen := self.look()) is not None:
+        if (seen := self.look(self.model, self.args, self.kwargs)) is not None:
             check_seen(seen, self.model, self.args, self.kwargs, given["allow_prior"])
             if given["init"] is not None and seen.latents:
                 check_has_latents(given["init"], seen.latents)
@@ -273,7 +266,7 @@ class FitCall:
         if outcome.ending is not Ending.NO_START:
             return ""
         try:
-            return without_density(self.log_densities())
+            return without_density(self.log_densities(self.model, self.args, self.kwargs))
         except Exception:  # noqa: BLE001  it is only to say more
             return ""
 

@@ -19,7 +19,6 @@ from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
-from ngvi.inference.first_look import Seen
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import FitOptions
 from ngvi.inference.set_up import Ready, in_arguments
@@ -92,6 +91,8 @@ class _FitCall(FitCall):
 
     result_type, guide_type = FitResult, NaturalGaussianGuide
     mode_centred_guide, starts, mixture = ReparametrizedGaussianGuide, STARTS, Mixture
+    look, log_densities = staticmethod(look), staticmethod(log_densities)
+    gaussians = staticmethod(gaussians)
     seed_in_words = "rng_key=jax.random.key(1)"
     first_phase = "compiling"
 
@@ -121,12 +122,6 @@ class _FitCall(FitCall):
 
         return jax.tree.map(converted, batch)
 
-    def look(self) -> Seen | None:
-        return look(self.model, self.args, self.kwargs)
-
-    def log_densities(self) -> dict[str, np.ndarray]:
-        return log_densities(self.model, self.args, self.kwargs)
-
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         def make(*given: Any) -> Any:
             new = make_guide(*given)
@@ -138,9 +133,6 @@ class _FitCall(FitCall):
         if guide is None:
             ready.guide._of_fit = None
         return ready
-
-    def gaussians(self, guide: Any) -> list[NaturalGaussianGuide]:
-        return gaussians(guide)
 
     def leaving(self) -> AbstractContextManager:
         return without_leaving()

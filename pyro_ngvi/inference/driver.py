@@ -19,7 +19,6 @@ from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.estimate import State
-from ngvi.inference.first_look import Seen
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
@@ -108,6 +107,8 @@ class _FitCall(FitCall):
 
     result_type, guide_type = FitResult, NaturalGaussianGuide
     mode_centred_guide, starts, mixture = ReparametrizedGaussianGuide, STARTS, Mixture
+    look, log_densities = staticmethod(look), staticmethod(log_densities)
+    gaussians = staticmethod(gaussians)
     seed_in_words = "pyro.set_rng_seed(1), before fit"
 
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
@@ -129,12 +130,6 @@ class _FitCall(FitCall):
         self._seed, self.replays = seeds[0], Replays()
         self.rng = np.random.default_rng(0 if is_deterministic else seeds)
 
-    def look(self) -> Seen | None:
-        return look(self.model, self.args, self.kwargs)
-
-    def log_densities(self) -> dict[str, np.ndarray]:
-        return log_densities(self.model, self.args, self.kwargs)
-
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         run = model, self.args, self.kwargs, guide, make_guide, self.starts
         ready = set_up(*run, self._seed, curvature)
@@ -150,43 +145,33 @@ class _FitCall(FitCall):
             check_graph(ready.model, ready.guide, self.args, self.kwargs)
         return ready
 
-    def gaussians(self, guide: Any) -> list[NaturalGaussianGuide]:
-        return gaussians(guide)
-
     def searched(self, ready: Ready, problem: Problem, state: State | None) -> Outcome:
         search, objective = partial(self.optimise, problem, state), problem.objective
         return objective.finished(search) if isinstance(objective, SharedObjective) else search()
 
     def by_modes(self, first: Ready) -> tuple[Ready, Outcome] | None:
-        store = pyro.get_param_store()
-        before = store.get_state()
-        found = super().by_modes(first)
-        if found is None:
-            store.clear()
-            store.set_state(before)
-        else:
-            forget_others(first.guide)
-        return found
+        return self._beside(first, super().by_modes)
 
     def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
-        store = pyro.get_param_store()
-        before = store.get_state()
-        ready, outcome = super().second(first, outcome)
-        if ready is first:
-            store.clear()
-            store.set_state(before)
-        else:
-            forget_others(first.guide)
-        return ready, outcome
+        return self._beside(first, super().second, outcome)
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
+        return self._beside(first, super().mixed, outcome, forgets=False)
+
+    def _beside(self, first: Ready, fit: Callable, *outcome: Outcome, forgets: bool = True) -> Any:
+        """What another fit comes to; the store is as it was if that is not kept.
+
+        :param forgets: whether the first guide's parameters go if it is.
+        """
         store = pyro.get_param_store()
         before = store.get_state()
-        ready, outcome = super().mixed(first, outcome)
-        if ready is first:
+        found = fit(first, *outcome)
+        if found is None or found[0] is first:
             store.clear()
             store.set_state(before)
-        return ready, outcome
+        elif forgets:
+            forget_others(first.guide)
+        return found
 
     def set_up_mixture(self, first: Ready, count: int) -> Ready:
         forget_others(first.guide)
