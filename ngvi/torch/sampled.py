@@ -274,14 +274,28 @@ class SampledOptimizer(torch.optim.Optimizer):
     def _move(
         self, weights: list[TrainedWeights], sums: list, part: float, flag: Tensor | None
     ) -> None:
-        """Parameters and state, in place.
+        """Parameters and state, in place; the sums are overwritten.
 
         :param sums: of each weights the gradient and what the curvature is made of.
         :param part: of these.
         :param flag: whether they are to move; None for yes.
         """
         for of, (gradient, product) in zip(weights, sums, strict=True):
-            _move(self._equations_of(of.group), of, gradient, product, part, flag)
+            equations, lr, count = self._equations_of(of.group), of.group["lr"], of.group["count"]
+            if part != 1:
+                gradient *= part
+                product *= part
+            state = {name: vector.all for name, vector in of.state.items()}
+            for hess, change in of.parts(state["hess"], product):
+                put(hess, equations.new_hess(hess, change), flag)
+            means = of.work.read(of.params)
+            vectors = (means.all, gradient, state["momentum"], state["hess"])
+            for mean, slope, momentum, hess in of.parts(*vectors):
+                put(momentum, equations.new_momentum(momentum, equations.slope(slope, mean)), flag)
+                change = equations.change(mean, momentum, hess, lr, count)
+                change += mean
+                put(mean, change, flag)
+            means.write(of.params)
 
     def settled(self) -> bool:
         """Whether the last step was taken, for which this may wait; warns of one that was not."""
@@ -375,29 +389,3 @@ def _mean_and_values(hess_init: Any) -> tuple[Any, Any]:
 
 def _versions(gradients: list[Tensors]) -> list[list[int]]:
     return [[gradient._version for gradient in of] for of in gradients]
-
-
-def _move(
-    equations: IvonEquations,
-    of: TrainedWeights,
-    gradient: Tensor,
-    product: Tensor,
-    part: float,
-    flag: Tensor | None,
-) -> None:
-    """Parameters, momentum and curvature, in place; the product is overwritten."""
-    lr, count = of.group["lr"], of.group["count"]
-    if part != 1:
-        gradient *= part
-        product *= part
-    state = {name: vector.all for name, vector in of.state.items()}
-    for hess, change in of.parts(state["hess"], product):
-        put(hess, equations.new_hess(hess, change), flag)
-    means = of.work.read(of.params)
-    vectors = (means.all, gradient, state["momentum"], state["hess"])
-    for mean, slope, momentum, hess in of.parts(*vectors):
-        put(momentum, equations.new_momentum(momentum, equations.slope(slope, mean)), flag)
-        change = equations.change(mean, momentum, hess, lr, count)
-        change += mean
-        put(mean, change, flag)
-    means.write(of.params)
