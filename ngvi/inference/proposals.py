@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, SHAPE_PRIOR, smoothed_weights, tail_size
 from ngvi.inference.weights_verdict import USABLE, Weights, error_of_k
+from ngvi.latents.layout import Site
 
 
 class Resampling(NamedTuple):
@@ -76,18 +79,23 @@ class Weighed(NamedTuple):
             )
             return np.array([smoothed_weights(self.log_weights + one)[1] for one in logs])
 
-    def rarely_wide(self, options: Resampling) -> tuple[np.ndarray, bool]:
-        """Latents whose variance hangs on rare draws, and whether that is decided for all.
+    def rarely_wide(self, sites: Sequence[Site], options: Resampling) -> tuple[np.ndarray, bool]:
+        """Latents whose variance hangs on rare draws, and whether more draws might say otherwise.
+
+        Of many elements of a site the largest shape is above 0.7 by chance: by the largest of as
+        many errors.
 
         :return: their indices, the worst first; of too many latents, which would take too long,
             none.
         """
         if self.latents.shape[1] > options.max_looked_at:
-            return np.array([], int), True
+            return np.array([], int), False
         shapes = self.shapes_of_squares(np.exp(self.log_weights) @ self.latents)
         error = error_of_k(USABLE, tail_size(len(self.log_weights)), SHAPE_PRIOR)
-        order = np.argsort(-shapes, kind="stable")
-        return order[shapes[order] > USABLE], bool((np.abs(shapes - USABLE) > error).all())
+        sizes = np.repeat([site.size for site in sites], [site.size for site in sites])
+        limits = USABLE + error * ndtri((sizes - 0.375) / (sizes + 0.25))
+        order = np.argsort(limits - shapes, kind="stable")
+        return order[(shapes > limits)[order]], bool(shapes.max() > USABLE - error)
 
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draws as often as their weights say, shape ``(count, d)``."""

@@ -73,7 +73,8 @@ def corrected(
     proposal = proposal_for(problem, state, most, rng, options)
     found = proposal.weighed(max(least, num_samples), rng)
     wanted = max(options.effective, num_samples) / found.share
-    if found.are_trusted is None or (found.are_trusted and not found.rarely_wide(options)[1]):
+    sites = problem.space.sites
+    if found.are_trusted is None or (found.are_trusted and found.rarely_wide(sites, options)[1]):
         wanted = most
     if wanted > len(found.log_weights):
         found = proposal.weighed(max(min(int(wanted), most), num_samples), rng)
@@ -89,10 +90,10 @@ def corrected(
         words = f"{len(found.log_weights):,} draws are worth {effective:,.0f} at a k-hat of "
         words += f"{found.pareto_k:.2f}, too few to tell their widths"
         return CorrectedDraws(latents, words, are_many)
-    if (rare := found.rarely_wide(options)[0][:3]).size:
-        names = ", ".join(name_of(int(i), problem.space.sites) for i in rare)
+    if (rare := found.rarely_wide(sites, options)[0][:3]).size:
+        names = ", ".join(name_of(int(i), sites) for i in rare)
         return CorrectedDraws(latents, f"few of them tell the standard deviation of {names}")
-    narrow = _in_words(spread_of_moved(problem, state, found, rng), problem.space.sites)
+    narrow = _in_words(spread_of_moved(problem, state, found, rng), sites)
     fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
     return CorrectedDraws(latents, fault if narrow else "")
 
@@ -118,7 +119,7 @@ def with_heavier_tails(
     heavier = proposal.weighed(LIMITS.num_draws, rng)
     if not heavier.are_trusted or heavier.effective < options.least_effective:
         return found
-    if heavier.rarely_wide(options)[0].size:
+    if heavier.rarely_wide(problem.space.sites, options)[0].size:
         return found
     words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}), by "
     words += "result.sample(corrected=True)"

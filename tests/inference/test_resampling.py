@@ -227,12 +227,12 @@ def test_a_variance_that_hangs_on_rare_draws_is_told_where_the_weights_do_not():
     root = np.linalg.cholesky(np.ones((3, 3)) + np.diag([0.25, 0.25, 0.0]))
     found = resampling.weighed(Rare(), (np.zeros(3), root), NUM, np.random.default_rng(0))
     assert found.are_trusted
-    rare, _ = found.rarely_wide(proposals.Resampling())
+    rare, _ = found.rarely_wide(Rare.sites, proposals.Resampling())
     assert set(rare) == {0, 1, 2}  # the locals hang on the global
     told = resampling.corrected(Rare(), (np.zeros(3), root), NUM, np.random.default_rng(0))
     assert "scale" in told.fault
     light = resampling.weighed(Skew(), _best(), NUM, np.random.default_rng(0))
-    assert not light.rarely_wide(proposals.Resampling())[0].size
+    assert not light.rarely_wide(Skew.sites, proposals.Resampling())[0].size
 
 
 def test_draws_of_the_posterior_itself_stay():
