@@ -71,6 +71,23 @@ def derivatives(mean, covariance):
     return gradient, hessian
 
 
+def loss_and_direction(ppl, model, family):
+    guide = ppl.guide(model, family.name)
+    ppl.set_up(guide)
+    elbo = ppl.elbo("NaturalELBO", curvature="quadrature")
+    loss, gradient = ppl.loss_and_gradient(elbo, model, guide)(family)
+    return loss, [-part for part in ppl.coordinates(gradient)]
+
+
+def assert_price(ppl, family, direction, first, second, **tolerance):
+    """The direction is that of these moments of gradient and Hessian."""
+    part = family.assemble_hessian(ppl.array(second))
+    expected = family.bonnet_price(ppl.array(first), part)
+    for one, other in zip(direction, ppl.coordinates(expected), strict=True):
+        np.testing.assert_allclose(one, other, **tolerance)
+
+
+@pytest.mark.fast_in_numpyro("diagonal")
 @pytest.mark.parametrize("name", ["covariance_cholesky", "diagonal"])
 def test_moments_are_those_in_closed_form(ppl, name, rng):
     model, dim = effects(ppl), 5
@@ -83,18 +100,12 @@ def test_moments_are_those_in_closed_form(ppl, name, rng):
         scale = np.linalg.cholesky(root @ root.T)
         covariance = root @ root.T
     family = ppl.family(name, mean, scale)
-    guide = ppl.guide(model, name)
-    ppl.set_up(guide)
-    elbo = ppl.elbo("NaturalELBO", curvature="quadrature")
-    loss, gradient = ppl.loss_and_gradient(elbo, model, guide)(family)
+    loss, direction = loss_and_direction(ppl, model, family)
     entropy = float(ppl.numpy(family.entropy()))
     # Nodes up to 9.2 standard deviations leave 1e-9 of exp(-2 u).
     assert loss == pytest.approx(-expected_log_density(mean, covariance) - entropy, abs=1e-7)
-    first, second = derivatives(mean, covariance)
-    part = family.assemble_hessian(ppl.array(second))
-    expected = family.bonnet_price(ppl.array(first), part)
-    for one, other in zip(ppl.coordinates(gradient), ppl.coordinates(expected), strict=True):
-        np.testing.assert_allclose(-one, other, rtol=1e-5, atol=1e-5)
+    moments = derivatives(mean, covariance)
+    assert_price(ppl, family, direction, *moments, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("ppl", ["numpyro"], indirect=True)
@@ -292,6 +303,7 @@ def test_a_square_matrix_in_the_order_of_its_columns_is_another(numpyro_backend,
     assert found == pytest.approx(float(function(x)))
 
 
+@SLOW_IN_NUMPYRO
 def test_the_terms_of_a_pass_over_minibatches_are_those_of_its_rows(ppl):
     """All of its questions have all rows once, and no noise of other minibatches."""
     rng = np.random.default_rng(0)
@@ -461,11 +473,8 @@ def test_a_wide_gaussian_is_resolved(ppl):
         x = ppl.sample("x", ppl.dist.Normal(0.0, 1e3))
         ppl.sample("y", ppl.dist.Bernoulli(logits=x), obs=ppl.array(1.0))
 
-    guide = ppl.guide(model, "covariance_cholesky")
-    ppl.set_up(guide)
-    elbo = ppl.elbo("NaturalELBO", curvature="quadrature")
     family = ppl.family("covariance_cholesky", np.array([mean]), np.array([[stddev]]))
-    loss, gradient = ppl.loss_and_gradient(elbo, model, guide)(family)
+    loss, direction = loss_and_direction(ppl, model, family)
     z = np.linspace(-9.0, 9.0, 200_001)
     x, weights = mean + stddev * z, np.exp(-0.5 * z**2)
     weights /= weights.sum()
@@ -473,11 +482,8 @@ def test_a_wide_gaussian_is_resolved(ppl):
     value = -weights @ np.logaddexp(0.0, -x)
     value -= 0.5 * (mean**2 + stddev**2) / 1e6 + math.log(1e3) - 0.5 - math.log(stddev)
     assert loss == pytest.approx(-value, abs=1e-6)
-    first = ppl.array([weights @ (1 - p) - mean / 1e6])
-    second = ppl.array([[-weights @ (p * (1 - p)) - 1e-6]])
-    expected = family.bonnet_price(first, family.assemble_hessian(second))
-    for one, other in zip(ppl.coordinates(gradient), ppl.coordinates(expected), strict=True):
-        np.testing.assert_allclose(-one, other, rtol=1e-4)
+    first, second = [weights @ (1 - p) - mean / 1e6], [[-weights @ (p * (1 - p)) - 1e-6]]
+    assert_price(ppl, family, direction, first, second, rtol=1e-4)
 
 
 def test_wide_gaussians_of_two_predictors_are_resolved(ppl):
@@ -489,11 +495,8 @@ def test_wide_gaussians_of_two_predictors_are_resolved(ppl):
         scale = ppl.sample("scale", ppl.dist.LogNormal(0.0, 1.0))
         ppl.sample("y", ppl.dist.StudentT(2.0, x, scale), obs=ppl.array(y))
 
-    guide = ppl.guide(model, "covariance_cholesky")
-    ppl.set_up(guide)
-    elbo = ppl.elbo("NaturalELBO", curvature="quadrature")
     family = ppl.family("covariance_cholesky", mean, root)
-    loss, gradient = ppl.loss_and_gradient(elbo, model, guide)(family)
+    loss, direction = loss_and_direction(ppl, model, family)
     axis = np.linspace(-9.0, 9.0, 4001), np.linspace(-9.0, 9.0, 101)
     z = np.stack(np.meshgrid(*axis, indexing="ij"), -1).reshape(-1, 2)
     weights = np.exp(-0.5 * np.sum(z**2, 1))
@@ -511,12 +514,11 @@ def test_wide_gaussians_of_two_predictors_are_resolved(ppl):
     expected = weights @ value - 0.5 * prior @ (mean**2 + np.diag(root @ root.T))
     expected += math.log(30.0 * 0.1) - math.log(50.0) + 1.0
     assert loss == pytest.approx(-expected, abs=1e-3)
-    hessian = family.assemble_hessian(ppl.array(second @ weights - np.diag(prior)))
-    wanted = family.bonnet_price(ppl.array(first @ weights - prior * mean), hessian)
-    for one, other in zip(ppl.coordinates(gradient), ppl.coordinates(wanted), strict=True):
-        np.testing.assert_allclose(-one, other, rtol=1e-3, atol=1e-3)
+    moments = first @ weights - prior * mean, second @ weights - np.diag(prior)
+    assert_price(ppl, family, direction, *moments, rtol=1e-3, atol=1e-3)
 
 
+@SLOW_IN_NUMPYRO
 def test_draws_without_valid_parameters_are_no_obstacle(ppl):
     """Of the rates of waiting times some are zero in single precision, not far from the start."""
     X, y = 16.0 * np.eye(3), np.array([0.5, 2.0, 1.0])
@@ -540,14 +542,11 @@ def test_nodes_where_a_term_is_not_finite_are_left_out(ppl):
         x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0))
         ppl.factor("y", ppl.np.log(8.5 - x))
 
-    guide = ppl.guide(model, "covariance_cholesky")
-    ppl.set_up(guide)
-    elbo = ppl.elbo("NaturalELBO", curvature="quadrature")
-    run = ppl.loss_and_gradient(elbo, model, guide)
-    loss, gradient = run(ppl.family("covariance_cholesky", np.zeros(1), np.eye(1)))
+    family = ppl.family("covariance_cholesky", np.zeros(1), np.eye(1))
+    loss, direction = loss_and_direction(ppl, model, family)
     z = np.linspace(-8.4, 8.4, 20_001)
     weights = np.exp(-0.5 * z**2)
     expected = weights @ np.log(8.5 - z) / weights.sum()
     assert abs(nodes(1)[0]).max() > 8.5
     assert loss == pytest.approx(-expected, abs=1e-6)  # the prior's part is the entropy's
-    assert all(np.isfinite(part).all() for part in ppl.coordinates(gradient))
+    assert all(np.isfinite(part).all() for part in direction)

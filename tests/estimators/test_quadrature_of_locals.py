@@ -12,6 +12,7 @@ from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.estimators.additivity import check_paths, check_smooth
 from ngvi.estimators.quadrature import expectations, num_probes
 from ngvi.latents.forest import forest_from_indices
+from tests.ppl import SLOW_IN_NUMPYRO
 
 #: Of two globals, two regions and three places in each: counts by place.
 COUNTS = np.array([3.0, 0.0, 7.0, 2.0, 2.0, 5.0])
@@ -69,6 +70,7 @@ def expected(ppl, function, families):
     return expectations(terms, families, calculus(ppl))
 
 
+@pytest.mark.fast_in_numpyro("alone-block_diagonal", "beside another-sparse_precision")
 @pytest.mark.parametrize("name", ["sparse_precision", "block_diagonal"])
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
 def test_a_structured_gaussian_has_its_part_of_the_moments_of_a_dense_one(ppl, name, beside, rng):
@@ -155,16 +157,17 @@ def test_a_kink_beside_a_scale_that_is_learnt_is_refused(ppl, stddev, power):
         check_smooth(terms, [q], calculus(ppl))
 
 
+@pytest.mark.fast_in_numpyro("float32")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_fit_integrates_the_bound_of_a_model_with_locals(ppl, dtype, rng):
-    """Counts with effects whose spread is unknown, 120 of them: the bound in closed form."""
+    """Counts with effects whose spread is unknown, 40 of them: the bound in closed form."""
     with ppl.precision(dtype):
-        y = ppl.array(rng.poisson(np.exp(1.0 + 0.5 * rng.normal(size=120))).astype(float), dtype)
+        y = ppl.array(rng.poisson(np.exp(1.0 + 0.5 * rng.normal(size=40))).astype(float), dtype)
 
         def model(y):
             mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0, dtype), 2.0))
             scale = ppl.sample("scale", ppl.dist.LogNormal(ppl.array(0.0, dtype), 1.0))
-            with ppl.plate("groups", 120):
+            with ppl.plate("groups", 40):
                 x = ppl.sample("x", ppl.dist.Normal(mean, scale))
                 ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(x)), obs=y)
 
@@ -176,21 +179,22 @@ def test_fit_integrates_the_bound_of_a_model_with_locals(ppl, dtype, rng):
         loc, covariance = (
             ppl.numpy(part).astype(float) for part in (family.mean, family.covariance_matrix)
         )
-    direction = np.eye(122)[2:] - np.eye(122)[0]
+    direction = np.eye(42)[2:] - np.eye(42)[0]
     with_scale = direction @ covariance[1]
     variance = np.einsum("ij,jk,ik->i", direction, covariance, direction)
     squares = (direction @ loc - 2 * with_scale) ** 2 + variance
     squares = squares * math.exp(-2 * loc[1] + 2 * covariance[1, 1])
     half = 0.5 * math.log(2 * math.pi)
     value = -2 * half - math.log(2.0) - (loc[0] ** 2 + covariance[0, 0]) / 8
-    value -= (loc[1] ** 2 + covariance[1, 1]) / 2 + 120 * (half + loc[1]) + 0.5 * squares.sum()
+    value -= (loc[1] ** 2 + covariance[1, 1]) / 2 + 40 * (half + loc[1]) + 0.5 * squares.sum()
     rates = np.exp(loc[2:] + 0.5 * np.diag(covariance)[2:])
     counts = ppl.numpy(y).astype(float)
     value += (counts * loc[2:] - rates).sum() - sum(math.lgamma(1.0 + count) for count in counts)
-    entropy = 0.5 * np.linalg.slogdet(covariance)[1] + 122 * (half + 0.5)
+    entropy = 0.5 * np.linalg.slogdet(covariance)[1] + 42 * (half + 0.5)
     assert result.bound == pytest.approx(value + entropy, abs=1e-6 if dtype == "float64" else 1e-2)
 
 
+@SLOW_IN_NUMPYRO
 def test_an_effect_in_an_axis_of_its_own_is_as_one_without(ppl, rng):
     """Of arrays that differ in the length of an axis alone the shorter is spread as well."""
     places = ppl.index(np.repeat([0, 1], 3))

@@ -9,14 +9,7 @@ import numpy as np
 
 def models(backend) -> SimpleNamespace:
     """Models without arguments; their data is fixed."""
-    if backend.name == "numpyro":
-        import numpyro as ppl
-        import numpyro.distributions as dist
-    else:
-        import pyro as ppl
-        import pyro.distributions as dist
-    rng = np.random.default_rng(1)
-    sample, plate = ppl.sample, ppl.plate
+    sample, plate, dist, rng = backend.sample, backend.plate, backend.dist, np.random.default_rng(1)
 
     def array(value):
         value = np.asarray(value)

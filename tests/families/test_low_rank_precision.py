@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.families import arrows
+from tests.optim.runs import kl_divergence
 from tests.reference import relative_error
 
 TOLERANCE = 1e-10
@@ -76,10 +78,7 @@ def test_log_prob_is_that_of_the_dense_gaussian(backend, instance, rng):
 
 def test_kl_divergence_is_that_of_the_dense_gaussians(backend, rng):
     first, second = (random_coordinates(7, 3, rng) for _ in range(2))
-    s, t = dense(*first[1:]), dense(*second[1:])
-    shift = first[0] - second[0]
-    expected = 0.5 * (np.trace(t @ np.linalg.inv(s)) - 7 + shift @ t @ shift)
-    expected += 0.5 * (np.linalg.slogdet(s)[1] - np.linalg.slogdet(t)[1])
+    expected = kl_divergence(*((x[0], np.linalg.inv(dense(*x[1:]))) for x in (first, second)))
     actual = make(backend, *first).kl_divergence(make(backend, *second))
     np.testing.assert_allclose(float(actual), expected, rtol=1e-12)
 
@@ -193,9 +192,8 @@ def test_a_draw_moves_along_the_natural_gradient(backend, instance, rng):
 def test_the_gradient_through_a_draw_is_the_transpose_of_its_jvp(backend, instance, rng):
     loc, *_, family = instance
     noise, weights = (backend.array(rng.normal(size=(2, loc.size))) for _ in range(2))
-    gradient = arrays_of(
-        backend, _grad(backend, lambda q: (q.reparametrised(noise) * weights).sum(), family)
-    )
+    slope = arrows.gradient(backend, lambda q: (q.reparametrised(noise) * weights).sum(), family)
+    gradient = arrays_of(backend, slope)
     for _ in range(3):
         change = change_of(backend, family, rng)
         along = float((family.draw_jvp(change, noise) * weights).sum())
@@ -203,36 +201,12 @@ def test_the_gradient_through_a_draw_is_the_transpose_of_its_jvp(backend, instan
         np.testing.assert_allclose(sum((a * b).sum() for a, b in pairs), along, rtol=1e-8)
 
 
-def _grad(backend, function, family):
-    if backend.name == "numpyro":
-        return backend.grad(function, family)
-    import torch
-
-    leaf = family.map(lambda value: value.detach().clone().requires_grad_())
-    values = torch.autograd.grad(function(leaf), list(leaf.coordinates().values()))
-    return make(backend, *(value.numpy() for value in values))
-
-
 def test_forward_mode_through_a_draw_is_its_jvp(backend, rng):
-    import dataclasses
-
     family = make(backend, *random_coordinates(6, 2, rng))
     change = change_of(backend, family, rng)
     noise = backend.array(rng.normal(size=6))
     expected = backend.numpy(family.draw_jvp(change, noise))
-    if backend.name == "numpyro":
-        moved = backend.jvp(lambda q: q.reparametrised(noise), family, change)
-    else:
-        import torch
-
-        names = list(family.coordinates())
-        moved = torch.func.jvp(
-            lambda *c: dataclasses.replace(
-                family, **dict(zip(names, c, strict=True))
-            ).reparametrised(noise),
-            tuple(family.coordinates().values()),
-            tuple(change.coordinates().values()),
-        )[1]
+    moved = arrows.derivative(backend, lambda q: q.reparametrised(noise), family, change)
     np.testing.assert_allclose(backend.numpy(moved), expected, rtol=1e-10)
 
 
@@ -375,19 +349,6 @@ def test_a_rank_above_the_dimension_is_refused(backend):
     family = backend.families.LowRankPrecision(rank=4)
     with pytest.raises(ValueError, match=r"rank=4.* above the model's 3 latents.* at most 3"):
         family.initial(backend.array(np.zeros(3)), 1.0)
-
-
-def test_both_packages_start_alike():
-    from tests.ppl import load
-
-    factors = []
-    for name in ("numpyro", "pyro"):
-        other = load(name)
-        with other.float64():
-            spec = other.families.LowRankPrecision(rank=3)
-            family = spec.initial(other.array(np.zeros(8)), 0.5)
-            factors.append(other.numpy(family.factor))
-    np.testing.assert_array_equal(*factors)
 
 
 def test_a_factor_of_many_rows_is_summed_whole(backend, rng):

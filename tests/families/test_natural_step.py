@@ -144,20 +144,6 @@ def test_float32_never_returns_nan_for_badly_scaled_curvature(backend, family_na
     assert np.isfinite(scales).all()
 
 
-def test_the_step_size_may_be_traced(numpyro_backend, family_name, rng):
-    import jax
-
-    family = numpyro_backend.family(family_name, *random_gaussian(family_name, 5, rng))
-    direction = _direction(numpyro_backend, family, np.ones(5), -2 * np.eye(5))
-    traced = jax.jit(lambda rho: family.natural_step(direction, rho))(0.3)
-    for a, e in zip(
-        numpyro_backend.coordinates(traced),
-        numpyro_backend.coordinates(family.natural_step(direction, 0.3)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(a, e, rtol=1e-13)
-
-
 def test_what_is_not_finite_is_left_to_the_optimiser(backend, family_name, rng):
     family = backend.family(family_name, *random_gaussian(family_name, 5, rng))
     direction = _direction(backend, family, np.zeros(5), np.full((5, 5), np.nan))

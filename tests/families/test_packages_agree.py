@@ -1,61 +1,82 @@
-"""The two packages give the same numbers."""
+"""The two packages give the same numbers, in the dtype of a family's arrays."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from tests.reference import random_gaussian
+from tests.families.arrows import gradient
+from tests.families.test_path import DIM, SPECIFICATIONS, specification, start_and_direction
+
+#: JAX compiles each for a second: the others are slow tests.
+FAST = [
+    *(("float64", name) for name in (*list(SPECIFICATIONS)[:5], "MatrixNormal")),
+    *(("float32", name) for name in ("CovarianceCholesky", "Precision", "MatrixNormal")),
+]
+SLOW = [
+    (d, name) for d in ("float64", "float32") for name in SPECIFICATIONS if (d, name) not in FAST
+]
 
 
-def _everything(backend, family_name):
-    """Every method on one random instance, in the order of the contract."""
+def _everything(backend, name, dtype):
+    """Every method on one random instance."""
     rng = np.random.default_rng(3)
-    family = backend.family(family_name, *random_gaussian(family_name, 5, rng))
-    other = backend.family(family_name, *random_gaussian(family_name, 5, rng))
-    loc, scale = backend.coordinates(other)
-    gradient = backend.family(family_name, rng.normal(size=loc.shape), rng.normal(size=scale.shape))
-    noise = backend.array(rng.normal(size=(2, 5)))
-    hessian = rng.normal(size=(5, 5))
-    structured = family.assemble_hessian(backend.array(hessian + hessian.T))
-    direction = family.bonnet_price(backend.array(rng.normal(size=5)), structured)
-    small = backend.family(family_name, 0.1 * loc, 0.1 * scale)
-    for value in (
-        family.stddev,
-        family.covariance_matrix,
-        family.precision_matrix,
-        family.log_det_scale(),
-        family.entropy(),
-        family.sample(noise),
-        family.whiten(noise),
-        family.log_prob(noise),
-        family.draw_jvp(gradient, noise),
-        family.draw_jvp(gradient, noise[0]),
-        family.log_det_jvp(gradient),
-        structured,
-        family.inner(direction, direction),
-        family.kl_divergence(other),
-    ):
-        yield backend.numpy(value)
-    for result in (
-        family.natural_gradient(gradient),
-        family.euclidean_gradient(direction),
-        direction,
-        family.retract(small),
-        family.natural_step(direction, 0.6),
-        type(family)().initial(noise[0], 0.3),
-    ):
-        yield from backend.coordinates(result)
+    family, direction = start_and_direction(backend, name, rng, dtype)
+    other, change = start_and_direction(backend, name, rng, dtype)
+    noise, rows = (backend.array(rng.normal(size=(2, DIM)), dtype) for _ in range(2))
 
+    def found():
+        slope, part = family.euclidean_gradient(change), family.outer_products(noise, rows)
+        moved = (
+            slope,
+            family.natural_gradient(slope),
+            family.precondition(),
+            family.retract(change),
+            family.bonnet_price(noise[0], part),
+            family.natural_step(direction, 0.1),  # definite
+            family.natural_step(direction, 1.0),  # corrected
+            specification(backend, name).initial(noise[0], 0.3),
+        )
+        return [
+            family.mean,
+            family.stddev,
+            family.variance,
+            family.covariance_matrix,
+            family.precision_matrix,
+            family.log_det_scale(),
+            family.entropy(),
+            family.sample(noise),
+            family.whiten(noise),
+            family.log_prob(noise),
+            family.draw(noise),
+            family.draw(noise[0]),
+            family.draw_log_prob(noise),
+            family.draw_jvp(change, noise),
+            family.log_det_jvp(change),
+            family.inner(direction, change),
+            family.kl_divergence(other),
+            *family.free_coordinates(),
+            *(value for result in moved for value in result.coordinates().values()),
+        ]
 
-def test_every_method_gives_the_same_numbers(numpyro_backend, pyro_backend, family_name):
-    pairs = zip(
-        _everything(numpyro_backend, family_name),
-        _everything(pyro_backend, family_name),
-        strict=True,
+    slope = gradient(
+        backend, lambda q: (q.draw(noise) ** 2).sum() + q.draw_log_prob(noise).sum(), family
     )
-    for left, right in pairs:
-        # The same operations by two linear algebras.
-        np.testing.assert_allclose(left, right, rtol=1e-10, atol=1e-12)
+    return [*backend.compiled(found)(), *slope.coordinates().values()]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
+)
+def test_every_method_gives_the_same_numbers_in_the_familys_dtype(
+    numpyro_backend, pyro_backend, dtype, name
+):
+    tolerance = 1e-10 if dtype == "float64" else 2e-4
+    both = (_everything(backend, name, dtype) for backend in (numpyro_backend, pyro_backend))
+    for left, right in zip(*both, strict=True):
+        assert numpyro_backend.dtype(left) == pyro_backend.dtype(right) == dtype
+        left, right = numpyro_backend.numpy(left), pyro_backend.numpy(right)
+        np.testing.assert_allclose(left, right, rtol=tolerance, atol=tolerance)
 
 
 def test_they_have_the_same_names_and_constants(numpyro_backend, pyro_backend, family_name):

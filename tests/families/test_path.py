@@ -24,20 +24,25 @@ SPECIFICATIONS = {
 }
 
 
-def start_and_direction(backend, name, rng):
+def specification(backend, name):
+    return named(backend.name, name)(**SPECIFICATIONS[name])
+
+
+def start_and_direction(backend, name, rng, dtype="float64"):
     """A Gaussian, and a natural gradient at it whose curvature has a negative eigenvalue."""
-    return backend.compiled(lambda: _start_and_direction(backend, name, rng))()
+    return backend.compiled(lambda: _start_and_direction(backend, name, rng, dtype))()
 
 
-def _start_and_direction(backend, name, rng):
-    specification = named(backend.name, name)(**SPECIFICATIONS[name])
-    family = specification.initial(backend.array(rng.normal(size=DIM)), 0.7)
+def _start_and_direction(backend, name, rng, dtype):
+    loc = backend.array(rng.normal(size=DIM), dtype)
+    family = specification(backend, name).initial(loc, 0.7)
     for curvature in (-1.0, 2.0):
         hessian = -np.eye(DIM) - np.ones((DIM, DIM)) + np.diag([curvature, 0, 0, 0, 0, curvature])
         probes = family.hessian_probes()
         products = np.stack([hessian[:, probes == c].sum(1) for c in range(probes.max() + 1)])
-        gradient = backend.array(rng.normal(size=DIM))
-        direction = family.bonnet_price(gradient, family.assemble_hessian(backend.array(products)))
+        gradient = backend.array(rng.normal(size=DIM), dtype)
+        products = backend.array(products, dtype)
+        direction = family.bonnet_price(gradient, family.assemble_hessian(products))
         if curvature < 0:
             family = family.natural_step(direction, 0.5)
     return family, direction

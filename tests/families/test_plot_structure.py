@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 
 import numpy as np
 import pytest
 
 from ngvi.latents import forest as ngvi_forest
-from ngvi.latents import picture as ngvi_picture
+from ngvi.latents.picture import precision_pattern
 from tests.families.hierarchies import models
 
 
-def pattern(backend, family, dim):
-    return ngvi_picture.precision_pattern(family, dim)
-
-
 def guide_of(backend, model, family):
-    guide = backend.package.NaturalGaussianGuide(model, family)
-    if backend.name == "numpyro":
-        import numpyro
-
-        numpyro.handlers.seed(guide, 0)()
-    else:
-        guide()
+    guide = backend.guide(model, family)
+    backend.set_up(guide)
     return guide
 
 
@@ -36,12 +28,10 @@ def test_the_pattern_of_an_arrow_is_that_of_its_precision(backend, rng):
     blocks, parents = [np.arange(2, 8).reshape(3, 2).T, np.array([[0], [1]])], [1, None]
     family = structured(backend, "SparsePrecision", blocks, parents)
     family = family.initial(backend.array(np.zeros(8)), 1.0)
-    import dataclasses
-
     tril = backend.array(rng.uniform(1, 2, family.precision_tril.shape))
     family = dataclasses.replace(family, precision_tril=tril)
     nonzero = np.abs(backend.numpy(family.precision_matrix)) > 1e-12
-    np.testing.assert_array_equal(pattern(backend, family, 8) > 0, nonzero)
+    np.testing.assert_array_equal(precision_pattern(family, 8) > 0, nonzero)
 
 
 def test_blocks_are_where_the_structure_has_them(backend):
@@ -49,14 +39,14 @@ def test_blocks_are_where_the_structure_has_them(backend):
     expected = np.eye(5, dtype=bool)
     for pair in [(0, 4), (1, 2)]:
         expected[pair] = expected[pair[::-1]] = True
-    np.testing.assert_array_equal(pattern(backend, family, 5) > 0, expected)
+    np.testing.assert_array_equal(precision_pattern(family, 5) > 0, expected)
 
 
 @pytest.mark.parametrize(
     ("name", "off_diagonal"), [("Diagonal", 0), ("LowRankPrecision", 1), ("CovarianceCholesky", 2)]
 )
 def test_families_without_blocks_have_one_colour_off_the_diagonal(backend, name, off_diagonal):
-    image = pattern(backend, getattr(backend.families, name)(), 20)
+    image = precision_pattern(getattr(backend.families, name)(), 20)
     assert set(image[~np.eye(20, dtype=bool)]) == {off_diagonal}
     assert set(image.diagonal()) == {3}
 
@@ -64,7 +54,7 @@ def test_families_without_blocks_have_one_colour_off_the_diagonal(backend, name,
 def test_a_hundred_thousand_latents_are_a_small_picture_with_the_globals_in_it(backend):
     dim = 100_010
     blocks, parents = [np.arange(10, dim)[None], np.arange(10)[:, None]], [1, None]
-    image = pattern(backend, structured(backend, "SparsePrecision", blocks, parents), dim)
+    image = precision_pattern(structured(backend, "SparsePrecision", blocks, parents), dim)
     assert len(image) <= 500
     assert (image[0] > 0).all() and (image[:, 0] > 0).all()
     assert (image[2:, 2:] > 0).sum() == len(image) - 2
@@ -72,7 +62,7 @@ def test_a_hundred_thousand_latents_are_a_small_picture_with_the_globals_in_it(b
 
 def test_large_blocks_are_marked_like_small_ones(backend):
     blocks = [np.arange(400).reshape(4, 100).T]
-    image = pattern(backend, structured(backend, "BlockDiagonal", blocks), 400)
+    image = precision_pattern(structured(backend, "BlockDiagonal", blocks), 400)
     edge = len(image) // 4
     assert (image[:edge, :edge] > 0).all()
     assert (image[:edge, edge:] == 0).all()

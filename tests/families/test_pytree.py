@@ -79,7 +79,7 @@ def test_a_compiled_function_never_takes_one_dataclass_for_another():
         return register(cls)(jax.numpy.ones(()))
 
     number_of = jax.jit(lambda tree: tree.number * tree.leaf)
-    assert [int(number_of(of(number))) for number in range(100)] == list(range(100))
+    assert [int(number_of(of(number))) for number in range(40)] == list(range(40))
 
 
 def test_pickle_gives_the_family_back(family):

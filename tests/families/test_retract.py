@@ -22,11 +22,6 @@ def _positive_part(family_name, scale):
     return scale if family_name == "diagonal" else np.diag(scale)
 
 
-def _turned(family_name, old, new):
-    """The signs of the columns of ``new`` beside those of ``old``."""
-    return np.sign(_positive_part(family_name, new) * _positive_part(family_name, old))
-
-
 @pytest.mark.parametrize("dim", [1, 5])
 def test_an_ordinary_step_is_added(backend, family_name, dim, rng):
     q, step = random_gaussian(family_name, dim, rng), random_gaussian(family_name, dim, rng)
