@@ -15,6 +15,7 @@ from tests.guide.test_subsampled_latents import (
     _parts,
     _perturbed,
     _start,
+    check_bound_and_gradients,
 )
 from tests.ppl import SLOW_IN_NUMPYRO
 
@@ -30,34 +31,11 @@ def _elbo(ppl, curvature, num_particles=4):
 @pytest.mark.parametrize("curvature", ["hessian", "spherical", "stein", "mean"])
 @pytest.mark.parametrize("family", LOCAL)
 def test_bound_and_natural_gradients_are_those_of_all_data(ppl, family, curvature):
-    guide = _guide(ppl, family)
-    here = _perturbed(ppl, _start(ppl, guide, BATCHES[0]))
-    run = ppl.loss_and_gradient(_elbo(ppl, curvature), guide.model, guide)
-    full_value, full = run(here, 7, ppl.index(np.arange(N)))
-    full_loc, full_factor, columns = _parts(ppl, full, here)
-    element = _coordinates(guide)
-    values, locs, factors = [], [], []
-    for batch in BATCHES:  # by the same draws
-        value, gradient = run(here, 7, ppl.index(batch))
-        loc, factor, _ = _parts(ppl, gradient, here)
-        of_parts = (loc, full_loc, element), (factor, full_factor, element[columns])
-        for part, whole, owner in of_parts:
-            visited, unvisited = np.isin(owner, batch), (owner >= 0) & ~np.isin(owner, batch)
-            assert np.abs(whole[visited]).max() > 1e-3
-            np.testing.assert_allclose(part[visited], whole[visited], rtol=1e-9, atol=1e-11)
-            np.testing.assert_allclose(part[unvisited], 0.0, atol=1e-12)
-        assert (factor[(element >= 0)[columns] & ~np.isin(element[columns], batch)] == 0.0).all()
-        values.append(value)
-        locs.append(loc[element < 0])
-        factors.append(factor[element[columns] < 0])
-    # Every element is visited once by the three minibatches: the mean is exact.
-    np.testing.assert_allclose(np.mean(values), full_value, rtol=1e-10)
-    assert np.std(values) > 0.01
-    np.testing.assert_allclose(np.mean(locs, 0), full_loc[element < 0], rtol=1e-8, atol=1e-11)
-    whole = full_factor[element[columns] < 0]
-    np.testing.assert_allclose(np.mean(factors, 0), whole, rtol=1e-8, atol=1e-11)
-    assert np.std(locs, 0).max() > 1e-3
-    assert np.std(factors, 0).max() > 1e-5
+    found = check_bound_and_gradients(
+        ppl, _guide(ppl, family), _elbo(ppl, curvature), rtol=1e-8, has_zeros=True
+    )
+    assert np.std(found[0], 0).max() > 1e-3
+    assert np.std(found[1], 0).max() > 1e-5
 
 
 @SLOW_IN_NUMPYRO
@@ -164,7 +142,16 @@ def _of_run(ppl, step_size, num_steps):
     return svi
 
 
-@pytest.mark.parametrize("step_size", [None, lambda t: 1.0 / (1.0 + 0.05 * t)])
+@pytest.mark.parametrize(
+    ("ppl", "step_size"),
+    [
+        ("pyro", None),
+        ("numpyro", lambda t: 1.0 / (1.0 + 0.05 * t)),
+        pytest.param("numpyro", None, marks=pytest.mark.slow),
+        pytest.param("pyro", lambda t: 1.0 / (1.0 + 0.05 * t), marks=pytest.mark.slow),
+    ],
+    indirect=["ppl"],
+)
 def test_minibatches_find_the_posterior_of_a_linear_model(ppl, step_size):
     svi = _of_run(ppl, step_size, 800)
     mean, covariance = _exact()
@@ -256,6 +243,7 @@ def test_weighted_parts_add_up_to_the_direction(ppl, family):
     assert abs(inner) < 1e-12 * abs(ppl.numpy(here.inner(parts[1], parts[1])))
 
 
+@SLOW_IN_NUMPYRO
 def test_a_model_whose_latents_all_move_takes_the_same_steps(ppl, monkeypatch):
     from ngvi.optim import blr
 
@@ -272,13 +260,6 @@ def test_a_model_whose_latents_all_move_takes_the_same_steps(ppl, monkeypatch):
 
 
 # -- what cannot be done is said ------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", ["full", "precision", "low_rank"])
-def test_a_dense_family_names_site_plate_and_families(ppl, family):
-    guide = _guide(ppl, family)
-    with pytest.raises(ValueError, match=r"'effect'.*'units'.*'sparse_precision'"):
-        ppl.svi(guide.model, guide, args=BATCHES[:1]).step()
 
 
 def test_quadrature_names_the_alternative(ppl):

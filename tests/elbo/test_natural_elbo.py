@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from tests.models import (
     regression,
     regression_data,
 )
+from tests.once import once
 from tests.reference import DENSE_FAMILIES, random_gaussian
 
 DIM = 3
@@ -179,27 +182,32 @@ def half_space(ppl):
     def model():
         x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
         # Where x < -1 there is no density, and its gradient is not finite either.
-        ppl.factor("edge", 2.0 * ppl.np.log(x + 1.0))
+        ppl.factor("edge", ppl.param("shift", ppl.array(2.0)) * ppl.np.log(x + 1.0))
 
     return model
 
 
-@pytest.mark.fast_in_numpyro("spherical")
+@pytest.mark.fast_in_numpyro("spherical-True")
 @pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("vectorize_particles", [True, False])
 @pytest.mark.parametrize("curvature", ["spherical", "hessian", "stein"])
-def test_draws_that_are_not_finite_are_left_out_and_counted(ppl, curvature):
-    family = ppl.family("diagonal", [0.0], [1.0])
-    model, elbo = half_space(ppl), ppl.elbo("NaturalELBO", num_particles=40, curvature=curvature)
+def test_draws_that_are_not_finite_are_left_out_and_counted(ppl, curvature, vectorize_particles):
+    options = {"curvature": curvature, "vectorize_particles": vectorize_particles}
+    model, elbo = half_space(ppl), ppl.elbo("NaturalELBO", num_particles=40, **options)
     guide = ppl.guide(model, "diagonal")
     ppl.set_up(guide)
+    family = ppl.family("diagonal", [0.0], [1.0])
     run = ppl.loss_and_gradient(elbo, model, guide)
     with pytest.warns(UserWarning, match="left out .* draws"):
         loss, gradient = run(family, 0)
     dropped = elbo.num_dropped
     assert np.isfinite(loss)
     assert all(np.isfinite(part).all() for part in ppl.coordinates(gradient))
+    assert ppl.is_numpyro or np.isfinite(ppl.lib.param("shift").grad)
     assert dropped > 0
-    run(family, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(family, 1)
     assert elbo.num_dropped > dropped
 
 
@@ -261,6 +269,33 @@ def test_hessians_that_miss_the_curvature_are_not_taken(ppl):
     assert np.isfinite(loss)
 
 
+def test_a_hessian_that_cannot_be_taken_is_refused_and_the_default_takes_none(ppl):
+    def model():
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(np.zeros(2)), 1.0).to_event(1))
+        ppl.factor("smooth", ppl.np.cos(0.01 * x).sum(-1))
+        ppl.factor("custom", once(x - 1.0).sum(-1))
+
+    def at(**options):
+        family = ppl.family("diagonal", np.full(2, 0.5), np.full(2, 0.7))
+        return loss_and_direction(ppl, model, (), family, **options)()
+
+    told = f"of 'custom' {'cannot' if ppl.is_numpyro else 'has'}.*curvature='stein'"
+    for curvature in ("hessian", "mean"):
+        with pytest.raises(ValueError, match=told):
+            at(curvature=curvature, num_particles=2)
+    guide = ppl.guide(model, "diagonal", init_scale=0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss, direction = at()
+        at(curvature="stein", num_particles=2)
+        svi = ppl.svi(model, guide)
+        svi.run(6)
+    assert np.isfinite(loss)
+    # E[grad l] of two quadratics and a cosine that does not matter.
+    np.testing.assert_allclose(direction[0], 0.0, atol=1e-3)
+    np.testing.assert_allclose(svi.gaussian[0], 0.5, atol=1e-3)
+
+
 def by_factor(ppl, log_density):
     def model():
         x = ppl.sample("x", ppl.dist.Normal(ppl.array(np.full(2, 0.1)), 1.0).to_event(1))
@@ -274,6 +309,7 @@ KINKS = {
     "relu": lambda np: lambda x: -20.0 * np.where(x > 0.0, x, 0.0 * x),
 }
 SMOOTH = {
+    "Poisson": lambda np: lambda x: -np.exp(x),
     "logistic": lambda np: lambda x: -20.0 * (np.log1p(np.exp(-np.abs(x))) + 0.5 * np.abs(x)),
     "Student": lambda np: lambda x: -np.log1p(10.0 * x * x),
     "linear": lambda np: lambda x: 3.0 * x,
@@ -335,3 +371,22 @@ def test_a_scaled_model_alone_is_of_a_temperature(ppl):
     svi = ppl.svi(colder, guide, ppl.optimiser("BLR", 1.0), ppl.elbo("NaturalELBO"), args=(y,))
     svi.step()
     np.testing.assert_allclose(svi.gaussian[1].item(), 1 / (4 * (4 + 0.01)), rtol=1e-6)
+
+
+def test_float32_works_throughout(ppl):
+    curvatures = (
+        ["gauss_newton", "stein"]
+        if ppl.is_numpyro
+        else ["hessian", "gauss_newton", "stein", "mean"]
+    )
+    with ppl.precision("float32"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for curvature in curvatures:
+            ppl.forget()
+            family = ppl.family("covariance_cholesky", np.zeros(DIM), 0.3 * np.eye(DIM))
+            options = {"curvature": curvature, "num_particles": 2, "quasi_random": True}
+            at = loss_and_direction(ppl, logistic(ppl), logistic_data(), family, **options)
+            loss, direction = at()
+            assert np.isfinite(loss)
+            assert {part.dtype.name for part in direction} == {"float32"}
+            assert all(np.isfinite(part).all() for part in direction)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.models import SUBSAMPLE, data
-from tests.once import once
 from tests.ppl import QUICKLY, load
 from tests.reference import random_gaussian
 
@@ -303,30 +302,6 @@ def test_a_guide_of_another_kind_is_refused():
         svi.update(state)
 
 
-def differentiable_once():
-    x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-    numpyro.factor("smooth", jnp.cos(0.1 * x))
-    numpyro.factor("custom", once(x - 1.0))
-
-
-def test_a_hessian_that_cannot_be_taken_is_refused_and_the_default_takes_none(
-    numpyro_backend,
-):
-    guide = NaturalGaussianGuide(differentiable_once)
-    parameters(guide)
-    family = numpyro_backend.family("diagonal", [0.5], [0.7])
-    for curvature in ("hessian", "mean"):
-        with pytest.raises(ValueError, match="of 'custom' cannot.*curvature='stein'"):
-            direction(NaturalELBO(2, curvature), differentiable_once, guide, family)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        actual, loss = direction(NaturalELBO(), differentiable_once, guide, family)
-        direction(NaturalELBO(2, "stein"), differentiable_once, guide, family)
-    assert np.isfinite(float(loss))
-    # E[grad l] of two quadratics and a cosine that hardly matters.
-    assert float(actual.loc[0]) == pytest.approx(0.49 * (0.5 - 0.5), abs=0.05)
-
-
 def half_space():
     x = numpyro.sample("x", dist.Normal(0.0, 1.0))
     shift = numpyro.param("shift", 2.0)
@@ -379,16 +354,3 @@ def test_dropped_draws_are_counted_in_loops_and_batches(map_over):
         losses, num_dropped = run(random.split(random.key(0), 3)), elbo.num_dropped
     assert np.isfinite(losses).all()
     assert num_dropped > 3  # of 120, about a sixth
-
-
-def test_float32_works_throughout(numpyro_backend):
-    X, y = arguments()
-    family = numpyro_backend.family_class("covariance_cholesky")().initial(
-        jnp.zeros(DIM, jnp.float32), 0.3
-    )
-    args = X.astype(jnp.float32), y.astype(jnp.float32)
-    for curvature in ("gauss_newton", "stein"):
-        elbo = NaturalELBO(2, curvature, num_gradients=2, quasi_random=True)
-        actual, _ = direction(elbo, logistic, prepared(logistic), family, *args)
-        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(actual))
-        assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(actual))

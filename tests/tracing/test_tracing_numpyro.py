@@ -23,7 +23,6 @@ from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO
 from numpyro.infer.autoguide import AutoGuideList, AutoNormal
-from numpyro.infer.util import log_density
 
 from numpyro_ngvi import NaturalGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, posteriors_in, sites_without_hessian
@@ -141,34 +140,6 @@ def test_a_batch_beside_its_plate_is_warned_of_as_by_the_stock_elbo():
         density({SITE: jnp.zeros(1)}, params, random.key(0))
 
 
-@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
-def test_it_is_numpyros_log_density_and_the_jacobians(subsample_size):
-    (model, guide, params), args = prepared("hierarchy"), arguments()
-    kwargs = {"subsample_size": subsample_size}
-
-    @quickly
-    def both(theta, key):
-        ours = LogDensity(model, guide, args, kwargs, key)({SITE: theta}, params, random.key(0))
-        constrained, jacobians = {}, 0.0
-        for name, value in guide._unpack_latent(theta).items():
-            transform = dist.transforms.biject_to(guide.prototype_trace[name]["fn"].support)
-            constrained[name] = transform(value)
-            jacobians += transform.log_abs_det_jacobian(value, constrained[name]).sum()
-        run_key, _ = random.split(key)  # as the stock ELBOs do
-        run = handlers.substitute(handlers.seed(model, run_key), data=constrained)
-        index = handlers.trace(run).get_trace(*args, **kwargs)["data"]["value"]
-        log_joint, _ = log_density(model, args, kwargs, {**constrained, "data": index})
-        return ours, log_joint + jacobians, index
-
-    seen = set()
-    for seed in range(3):
-        theta = random.normal(random.key(seed), (guide.latent_dim,))
-        actual, expected, index = both(theta, random.key(seed))
-        assert float(actual) == pytest.approx(float(expected), rel=1e-12, abs=1e-8)
-        seen.add(tuple(index.tolist()))
-    assert len(seen) == (3 if subsample_size else 1)
-
-
 def subsampled(y, size=3):
     x = numpyro.sample("x", dist.Normal(0.0, 1.0))
     with numpyro.plate("data", len(y), subsample_size=size) as index:
@@ -200,27 +171,6 @@ def test_the_key_chooses_the_minibatch_whatever_the_draw(make_guide, plates_of):
     assert slope(0.0, first, random.key(1)) == at_zero
     assert float(slope(2.0, first, random.key(2))) == pytest.approx(float(at_zero) - 2.0 * (12 + 1))
     assert slope(0.0, second, random.key(0)) != at_zero
-
-
-def test_model_parameters_are_live():
-    def model(y):
-        scale = numpyro.param("scale", 2.0, constraint=dist.constraints.positive)
-        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", len(y)):
-            numpyro.sample("y", dist.Normal(x, scale), obs=y)
-
-    y = jnp.array([1.0, 3.0])
-    _, params, density = set_up(model, y)
-
-    @quickly
-    def slope(scale):
-        at = {SITE: jnp.array([0.5])}
-        return jax.grad(lambda s: density(at, {**params, "scale": s}, random.key(0)))(scale)
-
-    for scale in (2.0, 0.7):
-        gradient = slope(scale)
-        expected = (-1 / scale + (y - 0.5) ** 2 / scale**3).sum()
-        assert float(gradient) == pytest.approx(float(expected))
 
 
 # -- partners -----------------------------------------------------------------------------

@@ -419,30 +419,6 @@ def curvature_verdict(log_likelihood):
     return hessian_misses_curvature(density, *at), sites_without_hessian(density, *at)
 
 
-@pytest.mark.parametrize(
-    "smooth",
-    [
-        lambda x: -x.square().sum(-1),
-        lambda x: -x.exp().sum(-1),
-        lambda x: -20.0 * torch.nn.functional.softplus(5.0 * x).sum(-1),
-        lambda x: -(1.0 + 10.0 * x.square()).log().sum(-1),
-        lambda x: 3.0 * x.sum(-1),
-    ],
-    ids=["quadratic", "Poisson", "logistic", "Student", "linear"],
-)
-def test_the_hessian_of_a_smooth_model_is_its_curvature(smooth):
-    assert curvature_verdict(smooth) == (False, [])
-
-
-@pytest.mark.parametrize(
-    "kinked",
-    [lambda x: -5.0 * x.abs().sum(-1), lambda x: -20.0 * x.relu().sum(-1)],
-    ids=["abs", "relu"],
-)
-def test_curvature_in_a_kink_is_missed_and_its_site_named(kinked):
-    assert curvature_verdict(kinked) == (True, ["likelihood"])
-
-
 def test_a_wrong_second_derivative_is_noticed():
     class ByNumpy(torch.autograd.Function):
         @staticmethod
