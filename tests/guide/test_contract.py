@@ -16,7 +16,6 @@ from tests.models import LOCATION_MEAN, LOCATION_VARIANCE, Y
 from tests.ppl import SLOW_IN_NUMPYRO, load
 from tests.reference import (
     ALL_FAMILIES,
-    DENSE_FAMILIES,
     FAMILIES,
     SCALE_NAME,
     covariance,
@@ -227,43 +226,6 @@ def test_at_the_conjugate_posterior_a_trace_elbo_is_the_evidence_and_svi_stays(
     mean, sigma = svi.gaussian
     np.testing.assert_allclose(mean, [LOCATION_MEAN], rtol=1e-10)
     np.testing.assert_allclose(sigma, [[LOCATION_VARIANCE]], rtol=1e-10)
-
-
-@pytest.mark.fast_in_numpyro("covariance_cholesky-*", "precision_cholesky-*")
-@pytest.mark.parametrize(
-    ("family", "optimiser", "step_size"),
-    # Snngm's step sizes are in the units of the coordinates: a precision is of the order of a
-    # hundred here, a covariance of a hundredth.
-    [
-        ("covariance_cholesky", "Nagm", 0.5),
-        ("precision_cholesky", "Snngm", 0.05),
-        ("precision", "Nagm", 0.5),
-        ("covariance", "Snngm", 0.0005),
-    ],
-)
-def test_stock_svi_climbs_in_every_dense_family(ppl, family, optimiser, step_size):
-    assert family in DENSE_FAMILIES
-    X, y = models.regression_data()
-    mean, sigma, _ = models.exact_posterior()
-    guide = ppl.guide(
-        models.regression(ppl),
-        family,
-        init_loc_fn=ppl.start_at(weights=mean + 0.05),
-        init_scale=0.2,
-    )
-    optimiser = ppl.optimiser(optimiser, step_size=step_size)
-    svi = ppl.svi(guide.model, guide, optimiser, ppl.elbo(num_particles=2), (X, y))
-
-    def gap():  # KL(q || posterior)
-        loc, Sigma = svi.gaussian
-        precision, shift = np.linalg.inv(sigma), loc - mean
-        trace = np.trace(precision @ Sigma) - len(loc)
-        log_dets = np.linalg.slogdet(sigma)[1] - np.linalg.slogdet(Sigma)[1]
-        return 0.5 * (trace + shift @ precision @ shift + log_dets)
-
-    before = gap()
-    svi.run(10)
-    assert gap() < 0.9 * before
 
 
 def test_a_minibatch_stands_for_all_data(ppl):

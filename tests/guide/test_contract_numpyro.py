@@ -67,17 +67,6 @@ def module_level_model():
     numpyro.sample("x", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
 
 
-def test_a_guide_and_its_parameters_survive_pickling():
-    guide = NaturalGaussianGuide(module_level_model)
-    with handlers.seed(rng_seed=0), handlers.trace():
-        guide()
-    params = {"auto_posterior": families.CovarianceCholesky(jnp.ones(2), jnp.eye(2))}
-    guide_back, params_back = pickle.loads(pickle.dumps((guide, params)))
-    for a, b in zip(jax.tree.leaves(params_back), jax.tree.leaves(params), strict=True):
-        np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(guide_back.median(params_back)["x"], guide.median(params)["x"])
-
-
 def counts(group, n=3, y=None):
     with numpyro.plate("groups", n):
         rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
