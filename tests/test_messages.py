@@ -151,6 +151,20 @@ MISTAKES = {
     ),
     "an infinite tolerance": (lambda ppl: fit(ppl, tolerance=np.inf), "tolerance must be .*finite"),
     "a tolerance that is a word": (lambda ppl: fit(ppl, tolerance="0.1"), "tolerance must be"),
+    "an unknown curvature": (lambda ppl: fit(ppl, curvature="exact"), "curvature='exact'"),
+    "an unknown family": (lambda ppl: fit(ppl, family="round"), "Unknown family='round'"),
+    "a guide without a Gaussian of ours": (
+        lambda ppl: fit(ppl, guide=ppl.autoguide.AutoDelta(models.location(ppl))),
+        "NaturalGaussianGuide",
+    ),
+    "locals by modes in a word": (
+        lambda ppl: fit(ppl, reparametrize="always"),
+        "reparametrize must be 'auto', True or False, got 'always'",
+    ),
+    "locals by modes beside family": (
+        lambda ppl: fit(ppl, reparametrize=True, family="diagonal"),
+        "True is ignored beside family=",
+    ),
     "no start": (lambda ppl: fit(ppl, init_loc_fn=0.0), "init_loc_fn must be .*init_to_value"),
     "no plates": (lambda ppl: fit(ppl, create_plates=3), "create_plates must be a function"),
     "a traced fit": (traced, "fit decides on numbers.*outside"),

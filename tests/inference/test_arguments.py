@@ -134,6 +134,13 @@ def test_behind_a_handler_the_call_is_explained_once_it_has_failed():
         ("allow_prior", "yes", "allow_prior must be True or False"),
         ("progress_bar", "no", "progress_bar must be True or False"),
         ("max_steps", 1e3, "max_steps must be an integer"),
+        ("max_steps", 0, "max_steps"),
+        ("tolerance", 0.0, "tolerance must be positive"),
+        ("tolerance", np.nan, "tolerance"),
+        ("exploration", -1.0, "exploration must be a number, zero or more"),
+        ("exploration", np.nan, "exploration"),
+        ("time_limit", 0.0, "time_limit must be positive, in seconds"),
+        ("deterministic", "yes", "deterministic"),
     ],
 )
 def test_an_option_is_refused_by_its_name(option, value, words):

@@ -12,7 +12,7 @@ from ngvi.inference.options import SampleOptions
 from ngvi.inference.problem import Cost, Problem, Rows
 from ngvi.inference.samples import Groups
 from tests.inference.numpy_problem import Target, normal, search_of
-from tests.ppl import load
+from tests.ppl import SLOW_IN_NUMPYRO, load
 
 # -- minibatches -----------------------------------------------------------------------
 
@@ -121,6 +121,7 @@ def test_minibatches_that_do_not_fill_the_rows_have_the_bound_of_all(ppl):
     assert parts.bound == pytest.approx(whole.bound, rel=1e-12)
 
 
+@SLOW_IN_NUMPYRO
 def test_latents_of_rows_that_stand_twice_in_a_minibatch_have_the_bound_of_all(ppl):
     rng = np.random.default_rng(3)
     y = rng.normal(0.0, 2.0, 23)

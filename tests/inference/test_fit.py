@@ -334,25 +334,6 @@ def test_other_optima_are_looked_for_and_all_are_kept(ppl):
 # -- options --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tolerance": 0.0}, "tolerance must be positive"),
-        ({"curvature": "exact"}, "Unknown curvature='exact'"),
-        ({"family": "round"}, "Unknown family='round'"),
-    ],
-)
-def test_bad_options_are_named(ppl, options, message):
-    with pytest.raises(ValueError, match=message):
-        ppl.fit(models.location(ppl), ppl.array(models.Y), **options)
-
-
-def test_a_guide_without_a_gaussian_of_ours_is_refused(ppl):
-    model = models.location(ppl)
-    with pytest.raises(ValueError, match="NaturalGaussianGuide"):
-        ppl.fit(model, ppl.array(models.Y), guide=ppl.autoguide.AutoDelta(model))
-
-
 @SLOW_IN_NUMPYRO
 def test_the_options_of_a_family_survive_init(ppl):
     def model(scales):

@@ -281,18 +281,6 @@ def test_a_second_fit_that_fails_does_not_lose_the_first_but_a_callback_ends_bot
         tried(one, outcome, lambda _: ready(), stopped, rng, REQUEST)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"reparametrize": "always"}, "reparametrize must be 'auto', True or False, got 'always'"),
-        ({"reparametrize": True, "family": "diagonal"}, "True is ignored beside family="),
-    ],
-)
-def test_bad_input_is_told(ppl, options, message):
-    with pytest.raises(ValueError, match=message):
-        ppl.fit(models.location(ppl), ppl.array(models.Y), **options)
-
-
 # -- one model in both packages -------------------------------------------------------
 
 #: The best full-covariance bound of a careful run of 10^5 draws (posteriordb).
@@ -399,7 +387,7 @@ def test_predictions_take_one_run_of_the_model_each_pyro(pyro_backend):
 @SLOW_IN_NUMPYRO
 def test_draws_predictions_and_files_are_in_the_users_coordinates(ppl, fitted, tmp_path):
     _, result, _ = fitted
-    draws = {name: ppl.numpy(value) for name, value in result.sample(20_000).items()}
+    draws = {name: ppl.numpy(value) for name, value in result.sample(5000).items()}
     # By NUTS mu is 4.4 (3.3), tau 3.6 (3.2), and eta of the first school 0.4 (0.9).
     assert draws["mu"].mean() == pytest.approx(4.4, abs=0.3)
     assert draws["tau"].mean() == pytest.approx(3.6, abs=0.3)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import stats
 
 from ngvi.inference import chains, nuts
 from ngvi.inference.jumps import Jumps
@@ -15,7 +15,7 @@ from ngvi.inference.outcome import FoundOptimum
 from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
-from tests.inference.test_diagnostics import list_with_a_partner, two_latents
+from tests.inference.test_diagnostics import list_with_a_partner, two_components, two_latents
 from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
 
 # -- chains ---------------------------------------------------------------------------
@@ -196,22 +196,7 @@ def test_both_packages_have_the_same_density_and_sites():
 
 
 def test_enumerated_latents_are_summed_out_of_it(ppl):
-    y = np.array([0.3, 2.6, -0.4])
-
-    def model(y):
-        centre = ppl.sample("centre", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        with ppl.plate("data", len(y)):
-            which = ppl.sample(
-                "which", ppl.dist.Bernoulli(ppl.array(0.4)), infer={"enumerate": "parallel"}
-            )
-            ppl.sample("y", ppl.dist.Normal(centre + 3.0 * which, 1.0), obs=y)
-
-    def joint(centre):
-        likelihood = 0.6 * stats.norm.pdf(y - centre) + 0.4 * stats.norm.pdf(y - centre - 3.0)
-        return stats.norm.pdf(centre) * np.prod(likelihood)
-
-    evidence, _ = integrate.quad(joint, -8.0, 8.0)
-    fitted = result(ppl, model, (ppl.array(y),), at=(np.array([0.2]), np.array([[0.5]])))
+    fitted, evidence = two_components(ppl, [0.3, 2.6, -0.4])
     density, grid = fitted.whitened_density(), np.linspace(-12, 12, 400)
     values = ppl.numpy(density.log_density(ppl.array(grid[:, None])))
     assert np.trapezoid(np.exp(values), grid) == pytest.approx(evidence, rel=1e-6)

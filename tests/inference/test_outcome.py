@@ -23,7 +23,7 @@ from ngvi.inference.outcome import (
     Outcome,
     in_words,
 )
-from ngvi.inference.request import Request, check_start, warn_of_names
+from ngvi.inference.request import Request, check_start
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import (
     MANY,
@@ -251,26 +251,6 @@ def test_cheap_steps_are_advised_for_many_latents_that_are_no_locals(recwarn):
 # -- what the user asks for ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"tolerance": 0.0}, ValueError, "tolerance must be positive"),
-        ({"tolerance": math.nan}, ValueError, "tolerance"),
-        ({"max_steps": 0}, ValueError, "max_steps"),
-        ({"exploration": -1.0}, ValueError, "exploration must be a number, zero or more"),
-        ({"exploration": math.nan}, ValueError, "exploration"),
-        ({"time_limit": 0.0}, ValueError, "time_limit must be positive, in seconds"),
-        ({"callback": 3}, ValueError, "callback must be a function of the number of steps"),
-        ({"options": {"local": 1}}, TypeError, r"options must be FitOptions\(...\)"),
-        ({"deterministic": "yes"}, ValueError, "deterministic"),
-        ({"progress_bar": None}, ValueError, "progress_bar"),
-    ],
-)
-def test_numbers_that_are_none_are_named(options, error, message):
-    with pytest.raises((error, TypeError), match=message):
-        Request(**{"tolerance": TOLERANCE, "max_steps": MAX_STEPS, **options})
-
-
 def test_a_request_is_that_of_fits_arguments():
     given = {"tolerance": 0.1, "max_steps": 7, "options": None, "model": print, "exploration": 0.5}
     found = Request.of(given)
@@ -284,32 +264,8 @@ class Earlier:
     library, family_name = "tests_ngvi", "full"
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ({"init": 3}, TypeError, "init must be the result of an earlier fit of tests_ngvi"),
-        ({"guide": "full"}, TypeError, "A name of a family is for family="),
-        ({"guide": print, "family": "full"}, ValueError, "family= is ignored beside guide="),
-        ({"guide": print, "init_loc_fn": print}, ValueError, "init_loc_fn= is ignored beside"),
-        ({"init": Earlier(), "family": "diagonal"}, ValueError, "which goes on with its own"),
-    ],
-)
-def test_arguments_of_which_one_would_be_ignored_are_refused(given, error, message):
-    names = {"family": "auto", "guide": None, "init": None, "init_loc_fn": None}
-    with pytest.raises(error, match=message):
-        check_start(Earlier, *{**names, "create_plates": None, **given}.values())
+def test_the_family_of_an_earlier_result_may_be_named():
     check_start(Earlier, "full", None, Earlier(), None, None)
-
-
-def test_an_option_with_the_name_of_one_of_the_models_arguments_is_told():
-    def fit(model, *args, tolerance=0.05, seed=None):
-        pass
-
-    def model(y, tolerance):
-        pass
-
-    with pytest.warns(UserWarning, match="tolerance= is taken as fit's own"):
-        warn_of_names(fit, model, (1,), {"tolerance": 0.1, "seed": 3})
 
 
 # -- setting up ------------------------------------------------------------------------

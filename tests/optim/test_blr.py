@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests import models
-from tests.backends import BACKENDS, load
 from tests.optim.runs import Loop, kl_divergence
 from tests.optim.table5 import driver
+from tests.ppl import PPLS, load
 from tests.reference import (
     ALL_FAMILIES,
     DENSE_FAMILIES,
@@ -430,7 +430,7 @@ def test_both_packages_take_the_same_twenty_steps(family, options, birthwt):
             optimiser = backend.optimiser("BLR", **options)
             return Loop(backend, optimiser, moments, family, *start).path(20)
 
-    for (mu, sigma), (same_mu, same_sigma) in zip(*map(path, map(load, BACKENDS)), strict=True):
+    for (mu, sigma), (same_mu, same_sigma) in zip(*map(path, map(load, PPLS)), strict=True):
         np.testing.assert_allclose(mu, same_mu, rtol=1e-8, atol=1e-10)
         np.testing.assert_allclose(sigma, same_sigma, rtol=1e-8, atol=1e-10)
 

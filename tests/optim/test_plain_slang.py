@@ -1,115 +1,13 @@
-"""In a plain loop SLANG is the PPL's rule with its low-rank family, on the same noise."""
+"""SLANG in a plain loop: samples, states and mistakes; its steps are in ``test_plain_loops``."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.ppl import PPLS, load
+from tests.optim.test_plain_loops import DELTA, DIM, ESS, OPTIONS, START
 
-DIM, ROWS, STEPS, RANK, ESS, DELTA, RATE = 5, 4, 8, 2, 50.0, 0.05, 0.1
-OPTIONS = {"ess": ESS, "weight_decay": DELTA, "beta1": 0.8, "beta2": 0.9, "hess_init": 0.4}
-START = np.linspace(-1, 1, DIM)
-
-
-@pytest.fixture(params=PPLS)
-def ppl(request):
-    ppl = load(request.param)
-    with ppl.float64():
-        yield ppl
-
-
-def slopes(theta, shift):
-    """Of the losses of the examples of a minibatch, shape ``(ROWS, DIM)``."""
-    return np.arange(1, DIM + 1) * np.sin(theta + shift) + theta / 4
-
-
-def family(ppl, mean, factor, diagonal):
-    """``q`` of the precision ``ESS (U U^T + D)``."""
-    arrays = mean, ESS**0.5 * factor, ESS * diagonal
-    return ppl.families.LowRankPrecision(*map(ppl.array, arrays), rank=RANK)
-
-
-def of_the_ppl(ppl, shifts, noise):
-    """Means, factors times their transposes, and diagonals, by the rule of ``SVI``."""
-    from ngvi.optim.von import vogn
-
-    rate = RATE * (OPTIONS["hess_init"] + DELTA)
-    rule = vogn(ppl.module("optim.algebra").algebra, rate, OPTIONS["beta1"], OPTIONS["beta2"])
-    begun = OPTIONS["hess_init"] + DELTA
-    families = [family(ppl, START, np.zeros((DIM, RANK)), begun * np.ones(DIM))]
-    state, path = rule.init(families), []
-    for count, (shift, z) in enumerate(zip(shifts, noise, strict=True)):
-        found = slopes(ppl.numpy(families[0].sample(ppl.array(z))), shift)
-        gradient = -ESS * (found.mean(0) + DELTA * ppl.numpy(families[0].loc))
-        given = gradient, (ESS / ROWS) ** 0.5 * found, ESS * DELTA * np.ones(DIM)
-        step = families[0].natural_gradient_from_rows(*map(ppl.array, given))
-        families, state = rule.step([step.map(lambda x: -x)], state, families, count)
-        mean, factor, diagonal = map(ppl.numpy, families[0].coordinates().values())
-        path.append((mean, factor @ factor.T / ESS, diagonal / ESS))
-    return [np.array(same) for same in zip(*path, strict=True)]
-
-
-def in_torch(ppl, shifts, noise):
-    from torch.nn import Parameter
-
-    from ngvi.torch import SLANG
-
-    params = [Parameter(ppl.array(part)) for part in (START[:1], START[1:])]
-    optimiser = SLANG([{"params": [p]} for p in params], RATE, rank=RANK, **OPTIONS)
-
-    def state():
-        mean = np.concatenate([ppl.numpy(p.detach()).copy() for p in params])
-        own = [optimiser.state[p] for p in params]
-        if not own[0]:
-            return mean, np.zeros((DIM, RANK)), OPTIONS["hess_init"] + DELTA * np.ones(DIM)
-        factor, hess = (np.concatenate([ppl.numpy(x[k]) for x in own]) for k in ("factor", "hess"))
-        return mean, factor, hess + DELTA
-
-    path = []
-    for shift, z in zip(shifts, noise, strict=True):
-        found = slopes(ppl.numpy(family(ppl, *state()).sample(ppl.array(z))), shift)
-        with optimiser.sampled_params(train=True):
-            for half in (found[:1], found[1:]):  # of one example, and of the others
-                parts = np.split(half, [1], axis=1)
-                optimiser.backward({p: ppl.array(x) for p, x in zip(params, parts, strict=True)})
-        optimiser.step()
-        mean, factor, diagonal = state()
-        path.append((mean, factor @ factor.T, diagonal))
-    return [np.array(same) for same in zip(*path, strict=True)]
-
-
-def in_optax(ppl, shifts, noise):
-    import jax
-    import optax
-
-    from ngvi.optax import slang
-
-    def parts(x):
-        return {"a": ppl.array(x[..., :1]), "b": ppl.array(x[..., 1:])}
-
-    def whole(tree):
-        return np.concatenate([ppl.numpy(tree["a"]), ppl.numpy(tree["b"])], -1)
-
-    tx, params, path = slang(RATE, rank=RANK, **OPTIONS), parts(START), []
-    state, update = tx.init(params), jax.jit(lambda *of: tx.update(*of[:3], sample=of[3]))
-    for shift, z in zip(shifts, noise, strict=True):
-        q = family(ppl, whole(params), whole(state.factor).T, whole(state.hess) + DELTA)
-        theta = ppl.numpy(q.sample(ppl.array(z)))
-        updates, state = update(parts(slopes(theta, shift)), state, params, parts(theta))
-        params = optax.apply_updates(params, updates)
-        factor = whole(state.factor).T
-        path.append((whole(params), factor @ factor.T, whole(state.hess) + DELTA))
-    return [np.array(same) for same in zip(*path, strict=True)]
-
-
-def test_a_loop_takes_the_steps_of_the_ppls_rule_on_the_same_noise(ppl, rng):
-    shifts, noise = rng.normal(size=(STEPS, ROWS, DIM)), rng.normal(size=(STEPS, DIM))
-    expected = of_the_ppl(ppl, shifts, noise)
-    found = (in_optax if ppl.is_numpyro else in_torch)(ppl, shifts, noise)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-12)
-    assert np.abs(found[1][-1]).max() > 0.1
+RANK = 2
 
 
 def test_a_sample_has_the_correlations_of_the_factor(ppl, rng):

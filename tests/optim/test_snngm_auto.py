@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests import backends
 from tests.optim.runs import Loop, kl_divergence
 from tests.optim.table5 import driver, random_gradients, start
+from tests.ppl import PPLS, load
 
 AUTO = "auto"
 
@@ -101,8 +101,8 @@ def test_both_packages_take_the_same_steps(rng, size):
         for name, (family, loc, scale) in gradients[0].items():
             gradient[name] = (family, loc + 0.1 * gradient[name][1], scale)
     runs = []
-    for name in backends.BACKENDS:
-        backend = backends.load(name)
+    for name in PPLS:
+        backend = load(name)
         with backend.float64():
             run = driver(backend, backend.optimiser("Snngm", AUTO), point)
             steps = []

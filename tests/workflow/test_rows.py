@@ -18,6 +18,11 @@ from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
 arviz = pytest.importorskip("arviz")
 
 
+def by_row(found):
+    """What leave-one-out has of each row, by its name in ArviZ 0 or 1."""
+    return found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+
+
 def test_the_sites_of_a_conjugate_model_add_up_to_its_posterior(ppl):
     sites = shared_result(ppl).sites()
     mean, covariance, _ = models.exact_posterior()
@@ -42,7 +47,7 @@ def test_leave_one_out_of_a_conjugate_model_is_exact(ppl):
         variance = X[index] @ covariance @ X[index] + models.NOISE_SCALE**2
         residual = y[index] - X[index] @ mean
         exact.append(-0.5 * (residual**2 / variance + np.log(2 * np.pi * variance)))
-    pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+    pointwise = by_row(found)
     np.testing.assert_allclose(pointwise.values, exact, atol=1e-8)
     assert pointwise.dims == ("data",)
     good = pointwise.coords["psis_k"].values < 0.5
@@ -107,7 +112,7 @@ def test_what_a_mask_leaves_out_is_no_observation(ppl, how):
     assert found.n_data_points == wanted.n_data_points == seen.sum()
     for name in ("elpd_loo", "se", "p_loo") if hasattr(found, "elpd_loo") else ("elpd", "se", "p"):
         assert found[name] == pytest.approx(wanted[name], abs=1e-6)
-    pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+    pointwise = by_row(found)
     np.testing.assert_allclose(pointwise.values[~seen], 0.0, atol=1e-12)
     assert set(pointwise.coords["how"].values[~seen]) == {"masked"}
     for k_hat in (found.pareto_k, pointwise.coords["psis_k"]):
@@ -159,11 +164,11 @@ def test_groups_are_left_out_by_the_name_of_their_plate(ppl):
         everything - multivariate_normal(cov=marginal[np.ix_(k, k)]).logpdf(y[k])
         for k in (group != g for g in range(3))
     ]
-    pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+    pointwise = by_row(found)
     np.testing.assert_allclose(pointwise.values, exact, atol=1e-3)
     assert pointwise.dims == ("groups",)
     rows = fitted.loo()
-    pointwise = rows.loo_i if hasattr(rows, "loo_i") else rows.elpd_i
+    pointwise = by_row(rows)
     assert "plate='groups' leaves out all rows of one" in pointwise.attrs["note"]
     shifts = fitted.influence("groups").shifts
     assert set(shifts) == {"centre", "effect"}
@@ -209,7 +214,7 @@ def test_rows_of_crossed_plates_are_numbered_as_the_data(ppl):
         return [everything - part for part in parts]
 
     for found, label in ((fitted.loo(), np.arange(len(y))), (fitted.loo("days"), day)):
-        pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+        pointwise = by_row(found)
         np.testing.assert_allclose(pointwise.values.ravel(), exact(label), atol=1e-8)
     fewer = fitted.without([5])
     mean, _ = posterior(np.arange(len(y)) != 5)
@@ -239,7 +244,7 @@ def test_observed_sites_of_one_plate_are_left_out_together(ppl):
     exact = [
         everything - multivariate_normal(cov=marginal[np.ix_(k, k)]).logpdf(both[k]) for k in kept
     ]
-    pointwise = found.loo_i if hasattr(found, "loo_i") else found.elpd_i
+    pointwise = by_row(found)
     np.testing.assert_allclose(pointwise.values, exact, atol=1e-8)
 
 
@@ -253,7 +258,7 @@ def test_both_packages_have_the_same_numbers():
         with ppl.float64():
             fitted = result(ppl, models.logistic(ppl), (ppl.array(X), ppl.array(y)), at=at)
             loo, moved = fitted.loo(), fitted.influence()
-            values = loo.loo_i if hasattr(loo, "loo_i") else loo.elpd_i
+            values = by_row(loo)
             found.append([values.values, loo.pareto_k.values, moved.divergence, loo.se])
             found[-1] += [fitted.summary()[["mean_shift", "sd_ratio", "k_hat"]].values]
     for one, other in zip(*found, strict=True):
@@ -397,7 +402,7 @@ def test_both_packages_fit_by_themselves_and_have_the_same_numbers():
             at = np.array([1.0, -0.5, 0.3]) + shift, (0.3 + shift) * np.eye(3) + np.tri(3) / 100
             fitted = result(ppl, models.logistic(ppl), (ppl.array(X), ppl.array(y)), at=at)
             loo = fitted.loo()
-            values = loo.loo_i if hasattr(loo, "loo_i") else loo.elpd_i
+            values = by_row(loo)
             found.append(values.values)
     np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
 
@@ -424,6 +429,6 @@ def test_arviz_1_gets_its_own_class(pyro_backend, monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz_stats", SimpleNamespace(utils=utils))
     found = fitted.loo()
     assert isinstance(found, own) and found.kind == "loo"
-    pointwise = before.loo_i if hasattr(before, "loo_i") else before.elpd_i
+    pointwise = by_row(before)
     np.testing.assert_allclose(found.elpd_i, pointwise)
     assert found.elpd == pytest.approx(pointwise.values.sum())
