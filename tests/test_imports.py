@@ -152,7 +152,7 @@ for missing in {own}:
         del sys.modules[module]
 Blocker.blocked = {others}
 imported_without_warnings("{name}")
-""",
+"""
     )
     extra = name.removeprefix("ngvi.")
     expected = {one: f"{name} needs {one}: pip install 'ngvi[{extra}]'" for one in own}

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from ngvi.estimators.options import DEFAULTS
-from tests.models import (
-    exact_posterior,
-    logistic,
-    logistic_data,
-    regression,
-    regression_data,
-)
+from tests.models import exact_posterior, logistic, logistic_data, regression, regression_data
 from tests.once import once
 from tests.reference import DENSE_FAMILIES, random_gaussian
 

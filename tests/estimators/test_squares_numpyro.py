@@ -81,13 +81,7 @@ def compare(function, latents):
     assert holds
     for site, rows in jax.jit(jax.jacrev(function), compiler_options=QUICKLY)(latents).items():
         scaled = np.sqrt(scale)[:, None] * rows
-        expected = (
-            scale @ rows,
-            scale @ rows**2,
-            scale @ rows,
-            scaled,
-            scaled[:, 1:-1],
-        )
+        expected = (scale @ rows, scale @ rows**2, scale @ rows, scaled, scaled[:, 1:-1])
         for one, other in zip(actual[site], expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 

@@ -47,10 +47,7 @@ CASES = {
     "globals only": ([np.arange(4)[:, None]], [None]),
     "locals only": ([np.arange(6).reshape(3, 2).T], [None]),
     "large blocks": ([np.arange(14).reshape(2, 7).T, np.arange(14, 15)[:, None]], [1, None]),
-    "shuffled": (
-        [np.array([[5, 0, 7], [2, 8, 3]]), np.array([[1], [4], [6]])],
-        [1, None],
-    ),
+    "shuffled": ([np.array([[5, 0, 7], [2, 8, 3]]), np.array([[1], [4], [6]])], [1, None]),
 }
 
 
@@ -161,10 +158,7 @@ def family(backend, case, loc, tril, dtype="float64"):
 def coordinates(backend, case, result):
     """``(loc, dense T)`` of a family or of a gradient."""
     blocks, parents = CASES[case]
-    return (
-        backend.numpy(result.loc),
-        dense(blocks, parents, backend.numpy(result.precision_tril)),
-    )
+    return (backend.numpy(result.loc), dense(blocks, parents, backend.numpy(result.precision_tril)))
 
 
 def gradient(backend, function, at):

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.reference import (
-    bonnet_price_gradient,
-    natural_gradient,
-    random_gaussian,
-    relative_error,
-)
+from tests.reference import bonnet_price_gradient, natural_gradient, random_gaussian, relative_error
 
 #: The bar of the issue is 1e-8.
 TOLERANCE = 1e-10

@@ -14,13 +14,7 @@ from scipy import stats
 from tests import models
 from tests.models import LOCATION_MEAN, LOCATION_VARIANCE, Y
 from tests.ppl import SLOW_IN_NUMPYRO, load
-from tests.reference import (
-    ALL_FAMILIES,
-    FAMILIES,
-    SCALE_NAME,
-    covariance,
-    random_gaussian,
-)
+from tests.reference import ALL_FAMILIES, FAMILIES, SCALE_NAME, covariance, random_gaussian
 
 D = 8  # sigma 1, weights 2, centre 1, effect 4
 CENTRE = 3

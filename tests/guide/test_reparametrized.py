@@ -424,10 +424,7 @@ def _without_modes(ppl):
         (_no_plates, r"'mu'\) is in a plate"),
         (_chained, "'x' .plate 'times'. depends on itself across plate 'times'"),
         (_subsampled, "plate 'data' is subsampled"),
-        (
-            _locals_subsampled,
-            "needs all data to find the modes.*NaturalGaussianGuide",
-        ),
+        (_locals_subsampled, "needs all data to find the modes.*NaturalGaussianGuide"),
         (_enumerated, "'kind' is enumerated"),
         (_without_modes, "no mode of 'lam' and 'effect' given .* in 3 of 3"),
     ],

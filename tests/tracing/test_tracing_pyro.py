@@ -233,8 +233,7 @@ def test_all_evaluations_of_one_density_see_the_same_minibatch():
     density({site: draw})
     assert len({tuple(index) for index in seen}) == 1
     assert not torch.equal(
-        density({site: draw}),
-        LogDensity(model, guide, args, {}, density.facts)({site: draw}),
+        density({site: draw}), LogDensity(model, guide, args, {}, density.facts)({site: draw})
     )
 
 

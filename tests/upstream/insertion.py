@@ -33,9 +33,7 @@ class Insertion:
     """
 
     def __init__(
-        self,
-        replaced: Iterable[str],
-        respellings: dict[str, list[tuple[str, str]]],
+        self, replaced: Iterable[str], respellings: dict[str, list[tuple[str, str]]]
     ) -> None:
         self.replaced = tuple(replaced)
         self.respellings = respellings
@@ -105,9 +103,7 @@ class Insertion:
 def add_option(parser: pytest.Parser) -> None:
     """The option that both plugins have."""
     parser.addoption(
-        "--only-inserted",
-        action="store_true",
-        help="run only tests that mention a replaced guide",
+        "--only-inserted", action="store_true", help="run only tests that mention a replaced guide"
     )
 
 

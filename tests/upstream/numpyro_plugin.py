@@ -19,25 +19,20 @@ THIS = "__import__('numpyro_plugin')."
 #: Source text of a test and what stands in its place; every assertion stays as it is.
 RESPELLINGS: dict[str, list[tuple[str, str]]] = {
     # Elementwise Adam on natural gradients, which these do not survive: our optimiser.
-    "test_autoguide.py::test_uniform_normal": [
-        ("optim.Adam(0.01)", THIS + "Snngm(1e-2)"),
-    ],
+    "test_autoguide.py::test_uniform_normal": [("optim.Adam(0.01)", THIS + "Snngm(1e-2)")],
     **{
         f"test_autoguide.py::test_autoguidelist[{elbo}-auto_classes6]": [
-            ("numpyro.optim.Adam(step_size=0.1)", THIS + "snngm_and(numpyro.optim.Adam(0.1))"),
+            ("numpyro.optim.Adam(step_size=0.1)", THIS + "snngm_and(numpyro.optim.Adam(0.1))")
         ]
         for elbo in ("Trace_ELBO", "TraceMeanField_ELBO")
     },
     # The stock parameters auto_loc and auto_scale(_tril) by name; ours has them in one
     # typed parameter, auto_posterior.
     "test_autoguide.py::test_mvn_quantile": [
-        ("guide.quantiles(params,", f"guide.quantiles({THIS}as_one(params),"),
+        ("guide.quantiles(params,", f"guide.quantiles({THIS}as_one(params),")
     ],
     "test_autoguide.py::test_param": [
-        (
-            "params = svi.get_params(svi_state)",
-            f"params = {THIS}by_name(svi.get_params(svi_state))",
-        ),
+        ("params = svi.get_params(svi_state)", f"params = {THIS}by_name(svi.get_params(svi_state))")
     ],
     "test_steinvi.py::test_init_auto_guide": [
         ("steinvi.get_params(state)", THIS + "by_name(steinvi.get_params(state))"),

@@ -18,8 +18,8 @@ from pyro_ngvi import NaturalGaussianGuide
 RESPELLINGS: dict[str, list[tuple[str, str]]] = {
     # Elementwise Adam on natural gradients, 100 steps of 0.1, which this does not survive.
     "test_predictive.py::test_deterministic": [
-        ("optim.Adam(dict(lr=0.1))", "__import__('pyro_ngvi').Snngm(dict(lr=0.05))"),
-    ],
+        ("optim.Adam(dict(lr=0.1))", "__import__('pyro_ngvi').Snngm(dict(lr=0.05))")
+    ]
 }
 
 insertion = Insertion(["AutoDiagonalNormal", "AutoMultivariateNormal"], RESPELLINGS)
