@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
+from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError, frames
 
-#: Packages whose data frames and columns neither library computes with.
-FRAMES = ("pandas", "polars", "xarray", "pyarrow")
+#: Packages whose data frames, columns and matrices neither library computes with.
+FRAMES = ("pandas", "polars", "xarray", "pyarrow", "scipy")
 #: What arrays hold that neither library computes with, by numpy's kind of dtype.
 NO_NUMBERS = {
     "U": "strings",
@@ -41,27 +41,38 @@ def note_foreign_arguments(
     """
     try:
         yield
-    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+    except (
+        *(TypeError, ValueError, LookupError, AttributeError, RuntimeError, AssertionError),
+    ) as error:
         named = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
-        found = {name: _foreign(value, others, convert) for name, value in named.items()}
+        of_types = isinstance(error, (TypeError, AttributeError, LookupError))
+        of_types |= "operand type" in str(error)
+        found = {name: _foreign(value, others, convert, of_types) for name, value in named.items()}
         words = [f"{name} {what}" for name, what in found.items() if what]
-        _note_numbers(error, named, default)
         is_ours = isinstance(error, (InvalidStartError, DiscreteLatentError, NoLatentsError))
         has_note = any(NOTE in note for note in getattr(error, "__notes__", ()))
+        _note_numbers(error, named, default)
+        if not (is_ours or words):
+            _note_shapes(error, named)
+            _note_other_library(error, "pyro" if convert.startswith("jnp") else "numpyro")
         if words and not is_ours and not has_note:
-            codes = ""
+            codes = members = ""
             if any(kind in one for one in words for kind in NO_NUMBERS.values()):
                 codes = "; of strings their codes, np.unique(strings, return_inverse=True)[1]"
+            if any(isinstance(value, (Mapping, list, tuple)) for value in named.values()):
+                members = " What a list or a dict holds, a call passes by *data or **data."
             error.add_note(
                 f"{NOTE} (they are counted from zero): {', '.join(words)}. Pass {convert}(...) of "
-                f"the numbers (of a data frame, of each column{codes})."
+                f"the numbers (of a data frame, of each column{codes}).{members}"
             )
         raise
 
 
 def _note_numbers(error: Exception, named: dict[str, Any], default: str) -> None:
-    """Note arguments that hold NaN or infinite numbers, and where the precision is to blame."""
+    """Note arguments that hold NaN or infinity, and where the type of numbers is to blame."""
     for name, value in named.items():
+        if value is None:  # which numpy takes for NaN
+            continue
         with contextlib.suppress(Exception):  # of any type
             if words := where_not(np.isfinite(np.asarray(value, float)), "NaN or infinite numbers"):
                 _note(error, f"{name} of the model {words} (arguments are counted from zero).")
@@ -76,6 +87,27 @@ def _note_numbers(error: Exception, named: dict[str, Any], default: str) -> None
             f"{', '.join(others)} (counted from zero), and numbers of the model's own are {default}"
             f": convert these arguments, x.to({default}), or torch.set_default_dtype(...).",
         )
+    if default and any(word in str(error) for word in ("used as indices", "shape of the mask")):
+        kinds = [f"{name} is {types[name]}" for name in types if hasattr(named[name], "dtype")]
+        _note(error, f"{', '.join(kinds)} (counted from zero). Codes of groups are x.long().")
+    if isinstance(error, IndexError) and "out of bounds" in str(error):
+        _note(error, "Are there more groups than their plate has, or are they counted from one?")
+
+
+def _note_shapes(error: Exception, named: dict[str, Any]) -> None:
+    """Note the shapes of arguments where the error is of shapes."""
+    words = ("size of tensor", "roadcast", "shapes", "hape mismatch", "same shape")
+    is_of_shapes = any(word in str(error) for word in words)
+    shapes = {name: getattr(value, "shape", None) for name, value in named.items()}
+    shown = [f"{name} {tuple(shape)}" for name, shape in shapes.items() if shape is not None]
+    if is_of_shapes and shown:
+        _note(error, f"Shapes of the model's arguments, counted from zero: {', '.join(shown)}.")
+
+
+def _note_other_library(error: Exception, other: str) -> None:
+    """Note that the model calls the library that it is not run by."""
+    if any(str(frame.f_globals.get("__name__")).startswith(f"{other}.") for frame in frames(error)):
+        _note(error, f"The model calls {other}, which does not know of who runs it.")
 
 
 def _note(error: Exception, words: str) -> None:
@@ -99,8 +131,11 @@ def places(found: np.ndarray) -> str:
     return f"at {found.sum():,} of {found.size:,} places, the first of which is [{first}]"
 
 
-def _foreign(value: Any, others: tuple, convert: str) -> str:
-    """What an argument is that is no array of numbers, in words; or nothing."""
+def _foreign(value: Any, others: tuple, convert: str, of_types: bool) -> str:
+    """What an argument is that is no array of numbers, in words; or nothing.
+
+    :param of_types: whether an error is one of types, for which any object may be to blame.
+    """
     holds = NO_NUMBERS.get(getattr(getattr(value, "dtype", None), "kind", ""))
     name = type(value).__name__
     if holds is not None:
@@ -110,10 +145,11 @@ def _foreign(value: Any, others: tuple, convert: str) -> str:
     is_read_once = hasattr(value, "__next__")
     if isinstance(value, others) or root in FRAMES or is_of_other or is_read_once:
         return f"is of type {name}"
+    is_plain = hasattr(value, "dtype") or callable(value) or isinstance(value, (int, float, str))
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
         if isinstance(value, str):
             return f"holds strings ({name})"
         if isinstance(value, (int, float, np.number)):
             return f"is of type {name}"
-    return ""
+    return f"is of type {name}" if of_types and not is_plain else ""

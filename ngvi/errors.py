@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -286,6 +287,42 @@ def no_density(
     )
 
 
+def frames(error: BaseException) -> Iterator[Any]:
+    """Those that an error has gone through, from the outermost on."""
+    return (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def called(error: BaseException, function: Any) -> dict[str, Any]:
+    """The variables of the innermost call of a function that an error has gone through, or none."""
+    found = [frame for frame in frames(error) if frame.f_code is function.__code__]
+    return found[-1].f_locals if found else {}
+
+
+def check_plate(error: Exception, plate: Any) -> None:
+    """Say of a model that has failed whether the size of a plate is no number.
+
+    :param plate: the class.
+    :raises TypeError: naming the plate.
+    """
+    found = called(error, plate.__init__)
+    if found and not is_number(found["size"], lambda size: True):
+        raise TypeError(
+            f"Plate '{found['name']}' must have a number of elements as size, len(y), got "
+            f"{shown(found['size'])}."
+        ) from error
+
+
+def no_statement(name: Any, fn: Any) -> str:
+    """For a sample statement of Pyro's without a distribution."""
+    kind, article = (fn, "the class") if isinstance(fn, type) else (type(fn), "a")
+    root = kind.__module__.partition(".")[0]
+    of = "" if root == "builtins" else f" of {root}"
+    return (
+        f"Sample site {name!r} has {article} {kind.__name__}{of}, where a distribution of "
+        "pyro.distributions is due: pyro.sample('b', dist.Normal(0.0, 1.0))."
+    )
+
+
 def no_distribution(name: str, error: Exception) -> str:
     """For a distribution that refuses its parameters."""
     return f"The distribution of site '{name}' cannot be made: {error}"
@@ -334,9 +371,9 @@ def check_names(names: Collection[str], own: Iterable[str], hint: str) -> None:
 def warn_of_broadcast(
     name: str, value: tuple[int, ...], of: tuple[int, ...], event_dim: int
 ) -> None:
-    """Warn if data and their distribution are expanded against each other: ``(n, 1)`` and ``(n,)``.
+    """Warn if data are expanded to the shape of their distribution: ``(n, 1)`` and ``(n,)``.
 
-    One number in the place of an event is no mistake of shapes.
+    One number for all is no mistake of shapes.
 
     :param value: the shape of the data.
     :param of: that of the distribution, ``event_dim`` of whose dimensions are an event.
@@ -347,7 +384,8 @@ def warn_of_broadcast(
         return  # the distribution has its own idea of shapes, or will fail
     event = of[len(of) - event_dim :]
     is_event_expanded = np.broadcast_shapes(value[-event_dim:], event) != value[-event_dim:]
-    if both not in (value, of) or (value and event_dim and is_event_expanded):
+    is_repeated = math.prod(value) > 1 and both != value
+    if is_repeated or both not in (value, of) or (value and event_dim and is_event_expanded):
         warn(
             f"Observed site '{name}' has data of shape {value} and a distribution of shape {of}, "
             f"which are broadcast to {both}: each datum counts several times. Reshape one of them."

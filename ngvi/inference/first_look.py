@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ class Seen:
     :ivar odd: what data of a site have that its distribution has not, whatever its parameters are,
         in words.
     :ivar beyond: what was found of indices beyond the end of an array, or nothing.
+    :ivar restless: where another run for the same latents differs from this one, in words.
+    :ivar unknown: which handler around the model names what is no site of it, by that name.
     """
 
     latents: list[str] = field(default_factory=list)
@@ -40,6 +42,8 @@ class Seen:
     nan: dict[str, str] = field(default_factory=dict)
     odd: dict[str, str] = field(default_factory=dict)
     beyond: str = ""
+    restless: str = ""
+    unknown: dict[str, str] = field(default_factory=dict)
 
     @property
     def has_nan(self) -> bool:
@@ -55,9 +59,21 @@ def check_seen(
     :param args: of the model.
     :param allow_prior: whether it may observe nothing.
     :raises ValueError: naming sites or arguments, and what to do.
+    :raises TypeError: for the name of a site.
     """
+    for name in (*seen.latents, *seen.data):
+        if not isinstance(name, str):
+            raise TypeError(f"The name of a sample site must be a string, got {name!r}.")
     if seen.latents and not seen.data and not allow_prior:
         raise ValueError(_nothing_observed(seen, model, args, kwargs))
+    if seen.restless:
+        raise ValueError(
+            f"The model is another one at each call, {seen.restless}, for the same latents: it "
+            "draws random numbers that are no sample statement's (numpy's or torch's, those of a "
+            "network in training mode, a site that a block handler hides), or it counts its calls. "
+            "Draw data before fit, take minibatches by a plate with subsample_size=, and make a "
+            "latent of noise."
+        )
     for name, value in seen.data.items():
         if value is not None and (where := nan_in(value)):
             raise ValueError(
@@ -85,19 +101,40 @@ def check_seen(
 
 
 def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
-    """Warn of values for a start that are of no site of the model.
+    """Warn of values for a start, and of what handlers are told, that are of no site of the model.
 
     :param init_loc_fn: the user's, such as ``init_to_value(values={...})``, or None.
     """
     values = getattr(init_loc_fn, "keywords", {}).get("values")
-    known = {*seen.latents, *seen.others, *seen.data}
-    for name in values if isinstance(values, Mapping) else ():
+    known = dict.fromkeys((*seen.latents, *seen.others, *seen.data))
+    told = dict.fromkeys(values if isinstance(values, Mapping) else (), "init_loc_fn=")
+    for name, where in {**told, **seen.unknown}.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, cutoff=0.0)
-            warn(
-                f"init_loc_fn= has a value for '{name}', which is no site of the model"
-                f"{f': is {near[0]!r} meant?' if near else '.'}"
-            )
+            lower = {str(one).lower(): one for one in known}
+            near = difflib.get_close_matches(str(name).lower(), lower, 1)
+            meant = f": is {lower[near[0]]!r} meant?" if near else f": it has {list(known)}."
+            warn(f"{where} has a value for '{name}', which is no site of the model{meant}")
+
+
+def unknown_sites(
+    handlers: Iterable[tuple[Any, Callable]],
+    known: Iterable[str],
+    sites_of: Callable[[Callable], Iterable[str]],
+) -> dict[str, str]:
+    """Names that handlers around a model are told, and that no site has; and by which handler.
+
+    :param handlers: each with what it is around.
+    :param known: the sites of the model with all of its handlers, which may rename some.
+    :param sites_of: those of what a handler is around.
+    """
+    found = {}
+    for handler, inner in handlers:
+        told = [getattr(handler, one, None) for one in ("data", "config")]
+        names = {name for one in told if isinstance(one, Mapping) for name in one}.difference(known)
+        if names and (missing := names.difference(sites_of(inner))):
+            kind = type(handler).__name__.removesuffix("Messenger").lower()
+            found.update(dict.fromkeys(sorted(map(str, missing)), f"Handler {kind}"))
+    return found
 
 
 def without_density(log_densities: Mapping[str, np.ndarray]) -> str:
@@ -125,7 +162,8 @@ def oddity(value: np.ndarray, support: Any, is_in: Callable | None = None) -> st
     good = np.asarray((is_in or support)(value))
     if good.shape == value.shape and value.dtype.kind == "f":
         good = good & np.isfinite(value)
-    words = where_not(good, f"what is not in its support, {support},")
+    told = np.atleast_1d(good) if value.ndim else good  # of an event there is one answer
+    words = where_not(told, f"what is not in its support, {support},")
     shown = good.shape == value.shape and not good.all()
     return f"{words}, {value[~good].flat[0]:g}" if shown else words
 

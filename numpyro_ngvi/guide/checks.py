@@ -67,7 +67,7 @@ class CheckedSites(handlers.block):
             self.enumerated.add(site["name"])
         elif site["type"] == "sample" and site["is_observed"]:
             fn = site["fn"]
-            if isinstance(site["value"], (list, tuple, str)):
+            if isinstance(site["value"], (list, tuple, dict, str)):
                 raise TypeError(
                     f"Observed site '{site['name']}' has a {type(site['value']).__name__}, and "
                     "NumPyro takes arrays: jnp.asarray(...)."
@@ -171,12 +171,7 @@ def next_site(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict)
 
 def site_of(error: BaseException) -> str | None:
     """The site whose ``sample`` statement has failed, if it was one."""
-    name, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code is numpyro.sample.__code__:
-            name = trace.tb_frame.f_locals["name"]
-        trace = trace.tb_next
-    return name
+    return checks.called(error, numpyro.sample).get("name")
 
 
 def invalid_start(

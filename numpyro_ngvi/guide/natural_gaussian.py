@@ -26,6 +26,7 @@ from ngvi.errors import (
     check_create_plates,
     check_init_loc_fn,
     check_names,
+    check_plate,
     check_quantiles,
     no_distribution,
     no_latents,
@@ -203,6 +204,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
                 "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
                 f"{half}"
             ) from error
+        check_plate(error, numpyro.plate)
         name = site_of(error)
         if name is not None and type(error) in (TypeError, ValueError):
             raise type(error)(f"The model fails at site '{name}': {error}{half}") from error

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+from jax.extend.core import ClosedJaxpr
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
+from numpyro.primitives import Messenger
 
 from ngvi.inference.first_look import (
     Seen,
@@ -19,8 +21,10 @@ from ngvi.inference.first_look import (
     nan_in,
     nan_in_arguments,
     oddity,
+    unknown_sites,
 )
 from numpyro_ngvi.inference.new_groups import out_of_bounds
+from numpyro_ngvi.tracing.programs import what_it_does
 
 
 def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
@@ -33,6 +37,9 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
 
     def run() -> None:
         trace = _trace(model, args, kwargs)
+        seen.unknown = unknown_sites(
+            _handlers(model), trace, lambda inner: _trace(inner, args, kwargs)
+        )
         seen.others = [k for k, site in trace.items() if site["type"] == "deterministic"]
         sites = {k: site for k, site in trace.items() if site["type"] == "sample"}
         seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
@@ -44,7 +51,9 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
                     seen.odd[name] = words
 
     try:
-        program = jax.make_jaxpr(run)()
+        program, data = jax.make_jaxpr(run)(), seen.data
+        again = jax.make_jaxpr(lambda: run())()  # another function, which is traced anew
+        seen.restless = _hidden(model, args, kwargs) or _restless(program, data, again, seen.data)
         if any(map(_are_indices, jax.tree.leaves((args, kwargs)))) and "gather" in str(program):
             seen.beyond = out_of_bounds(model, args, kwargs)
         own = as_numpy((args, kwargs))
@@ -62,6 +71,49 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return None
     return seen
+
+
+def _restless(
+    program: ClosedJaxpr, data: dict[str, Any], again: ClosedJaxpr, data_again: dict[str, Any]
+) -> str:
+    """Which data, or that what another run computes, are others, in words; or nothing."""
+    names = [k for k in {**data, **data_again} if not _is_same(data.get(k), data_again.get(k))]
+    if names:
+        return f"as at site '{names[0]}'"
+    does = what_it_does(program.jaxpr)
+    is_same = does is None or does == what_it_does(again.jaxpr)
+    constants = zip(program.consts, again.consts, strict=False)
+    is_same = is_same and all(_is_same(*pair) for pair in constants)
+    return "" if is_same else "as what it computes"
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two arrays are, if they are arrays of numbers that this process has."""
+    if one is other:
+        return True
+    one, other = as_numpy((one, other))
+    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
+        return True
+    is_float = jnp.issubdtype(one.dtype, jnp.inexact)
+    return one.shape == other.shape and np.array_equal(one, other, equal_nan=is_float)
+
+
+def _hidden(model: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
+    """Which latent a handler hides, so that it is drawn, in words; or nothing."""
+    for handler, inner in _handlers(model):
+        if type(handler) is handlers.block:
+            outer = _trace(handler, args, kwargs)
+            for name, site in _trace(inner, args, kwargs).items():
+                if site["type"] == "sample" and not site["is_observed"] and name not in outer:
+                    return f"as at site '{name}'"
+    return ""
+
+
+def _handlers(model: Any) -> Iterator[tuple[Any, Callable]]:
+    """The handlers around a model, each with what it is around."""
+    while isinstance(model, Messenger) and callable(model.fn):
+        yield model, model.fn
+        model = model.fn
 
 
 def _are_indices(leaf: Any) -> bool:

@@ -13,6 +13,7 @@ from numpyro import handlers
 from numpyro.infer import Predictive
 from numpyro.primitives import Messenger
 
+from ngvi._foreign import note_foreign_arguments
 from ngvi.inference.new_groups import Asked, NewGroups, beyond, new_groups
 from ngvi.latents.layout import Site
 from numpyro_ngvi.guide.checks import sites_of_run
@@ -71,7 +72,8 @@ def replayed(
         return Predictive(model, **options)(key, *args, **kwargs)
 
     arguments = Arguments(*as_jax(run))
-    return arguments.call(compiled(predictive), key, params)
+    with note_foreign_arguments(*run, "jnp.asarray"):
+        return arguments.call(compiled(predictive), key, params)
 
 
 def predicted(

@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger
+from pyro.poutine.subsample_messenger import SubsampleMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
@@ -53,7 +54,7 @@ def check_sites(trace: poutine.Trace) -> None:
 
     :raises DiscreteLatentError: naming the site and the ways out.
     :raises NoLatentsError: saying what the model has instead.
-    :raises TypeError: naming the site.
+    :raises TypeError: naming the site, whose distribution may be none of Pyro's.
     """
     latents, sites = _latent_sites(trace), _sample_sites(trace)
     for name, site in latents:
@@ -72,6 +73,8 @@ def check_sites(trace: poutine.Trace) -> None:
         raise NoLatentsError(checks.no_latents(names, trace.param_nodes, prior))
     for name, site in sites:
         value, fn = site["value"], site["fn"]
+        if not isinstance(fn, dist.Distribution):  # torch's own, which has no event_dim
+            raise TypeError(checks.no_statement(name, fn))
         if site["is_observed"] and isinstance(value, Tensor):
             checks.warn_of_broadcast(name, tuple(value.shape), tuple(fn.shape()), fn.event_dim)
         elif site["is_observed"] and not isinstance(value, (int, float)):
@@ -240,12 +243,14 @@ def explained_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace
 
     :raises InvalidStartError: naming the site that starts at no valid value.
     :raises ValueError: naming the site whose distribution has invalid parameters.
+    :raises TypeError: naming the site that has no distribution.
     """
     tracer = poutine.trace(model)
     try:
         return quiet_trace(tracer, args, kwargs)
     except Exception as error:
         _check_empty_plates(tracer.trace, error)
+        _check_statement(error)
         for name, site in _sample_sites(tracer.trace):
             if not site["is_observed"] and not _is_inside(site):
                 shape = tuple(site["fn"].shape())
@@ -269,11 +274,23 @@ def _check_empty_plates(trace: poutine.Trace, error: Exception) -> None:
                 raise ValueError(checks.empty_plate(name, "Pyro")) from error
 
 
+def _check_statement(error: Exception) -> None:
+    """Say of a statement that has failed whether it has no distribution, or no size."""
+    found = checks.called(error, pyro.sample)
+    if found and not isinstance(found["fn"], dist.Distribution):
+        raise TypeError(checks.no_statement(found["name"], found["fn"])) from error
+    checks.check_plate(error, SubsampleMessenger)
+
+
 def _next_site(model: Callable, trace: poutine.Trace, args: tuple, kwargs: dict) -> str | None:
     """The site that comes after a trace whose model has failed, if nobody validates."""
     tracer = poutine.trace(model)
-    with contextlib.suppress(Exception), pyro.validation_enabled(False):
-        quiet_trace(tracer, args, kwargs)
+    try:
+        with pyro.validation_enabled(False):
+            quiet_trace(tracer, args, kwargs)
+    except Exception as error:  # noqa: BLE001  a draw that cannot be made, say
+        if name := checks.called(error, pyro.sample).get("name"):
+            return name
     return next((name for name, _ in _sample_sites(tracer.trace) if name not in trace), None)
 
 

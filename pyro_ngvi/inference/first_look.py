@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -16,12 +18,20 @@ from pyro.infer.autoguide.initialization import (
     init_to_feasible,
     init_to_uniform,
 )
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
-from ngvi.inference.first_look import Seen, constant_support, nan_in_arguments, oddity
+from ngvi.inference.first_look import (
+    Seen,
+    constant_support,
+    nan_in_arguments,
+    oddity,
+    unknown_sites,
+)
 from pyro_ngvi.guide.checks import frozen_parts, quiet_trace
+from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
 def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
@@ -31,7 +41,13 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     """
     seen = Seen()
     try:
-        sites = _trace(model, args, kwargs)
+        with _leaving_nothing(model):
+            trace = quiet_trace(InitMessenger(_start)(model), args, kwargs)
+            seen.restless = _restless(model, args, kwargs)
+        sites = _samples(trace)
+        seen.unknown = unknown_sites(
+            _handlers(model), trace.nodes, lambda inner: _trace(inner, args, kwargs)
+        )
         seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
         seen.others = [name for name, site in sites.items() if _is_deterministic(site)]
         observed = {name: site for name, site in sites.items() if site["is_observed"]}
@@ -93,15 +109,69 @@ def _anywhere(site: dict[str, Any]) -> Tensor | None:
 def _trace(
     model: Callable, args: tuple, kwargs: dict[str, Any], start: Callable = _start
 ) -> dict[str, Any]:
-    """The sample sites of a run, in a parameter store that is as it was afterwards."""
+    """The sample sites of a run."""
+    with _leaving_nothing(model):
+        return _samples(quiet_trace(InitMessenger(start)(model), args, kwargs))
+
+
+@contextlib.contextmanager
+def _leaving_nothing(model: Callable) -> Iterator[None]:
+    """For runs of the model, in a parameter store that is as it was afterwards."""
     store = pyro.get_param_store()
     with frozen_parts([model]), store.scope(store.get_state()), pyro.validation_enabled(False):
-        trace = quiet_trace(InitMessenger(start)(model), args, kwargs)
+        yield
+
+
+def _samples(trace: poutine.Trace) -> dict[str, Any]:
     return {
         name: site
         for name, site in trace.nodes.items()
         if site["type"] == "sample" and not site_is_subsample(site)
     }
+
+
+def _restless(model: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
+    """Which site differs between two runs with the same draws, in words; or nothing."""
+    try:
+        # Not at zero, where noise that a latent multiplies is not seen.
+        trace = quiet_trace(InitMessenger(_anywhere)(model), args, kwargs)
+        with repeatable_noise():
+            torch.manual_seed(int.from_bytes(b"ngvi", "big"))  # which no user takes
+            again = quiet_trace(poutine.replay(model, trace=trace), args, kwargs)
+        first, second = _samples(trace), _samples(again)
+        differ = [k for k in first if k not in second or not _is_same(first[k], second[k])]
+    except Exception:  # noqa: BLE001  a density that cannot be computed is told by the set-up
+        return ""
+    names = differ or [name for name in second if name not in first]
+    return f"as at site '{names[0]}'" if names else ""
+
+
+def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two runs have the same density at a site, but for rounding, and the same data."""
+    a, b = (
+        torch.as_tensor(value)
+        for value in (one["fn"].log_prob(one["value"]), other["fn"].log_prob(other["value"]))
+    )
+    if a.shape != b.shape or not a.is_floating_point():
+        return a.shape == b.shape
+    scale = a.nan_to_num(0.0, 0.0, 0.0).abs().max() if a.numel() else 0.0
+    tolerance = float((1.0 + scale) * torch.finfo(a.dtype).eps ** 0.5)
+    return torch.allclose(a, b, rtol=0.0, atol=tolerance, equal_nan=True)
+
+
+def _handlers(model: Any) -> Iterator[tuple[Any, Callable]]:
+    """The handlers around a model, each with what it is around."""
+    while isinstance(model, functools.partial) or hasattr(model, "msngr"):
+        if hasattr(model, "msngr"):
+            yield model.msngr, model.fn
+            model = model.fn
+        elif model.args and isinstance(model.args[0], Messenger):
+            handler, model = model.args[:2]
+            yield handler, model
+        elif model.args or model.keywords:
+            return
+        else:
+            model = model.func
 
 
 def _known(site: dict[str, Any]) -> np.ndarray | None:

@@ -20,6 +20,7 @@ from torch.distributions import biject_to, transform_to
 
 from ngvi._docs import shared_doc
 from ngvi._door import door
+from ngvi._foreign import note_foreign_arguments
 from ngvi._lock import serialised
 from ngvi.errors import check_count
 from ngvi.inference.arguments import check_predictive
@@ -113,7 +114,8 @@ class FitResult(WorkflowResult):
         check_predictive(self.predictive, self.model, args, kwargs, self.args)
         of_fit, model, names = (self.args, self.kwargs), self.model, self._latent_names()
         given, runs = (args, kwargs) if args or kwargs else of_fit, []
-        with self._own_parameters(), poutine.block():
+        noted = note_foreign_arguments(args, kwargs, "torch.as_tensor", (np.ndarray,))
+        with noted, self._own_parameters(), poutine.block():
             new, latents = which_are_new(model, names, new_groups, of_fit, given)
             if given is of_fit:
                 model = model_runs.Unobserved()(model)

@@ -26,6 +26,7 @@ from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import check_precision
 from pyro_ngvi.inference.problem import make_problem
 from pyro_ngvi.inference.space import gaussians
+from pyro_ngvi.tracing.given_latents import check_no_new_latent
 
 #: Strategies of a guide that ``fit`` makes.
 STARTS = (init_to_feasible, init_to_uniform, init_to_median)
@@ -52,6 +53,8 @@ def set_up(
             own = make_guide(model, init_loc_fn)
             forget_others(own)
         problem = make_problem(model, own, args, kwargs, seed, curvature)
+        if guide is None:
+            check_no_new_latent(problem.objective._plan.facts.unguided)
         for part in gaussians(own):
             check_precision(part.prototype_trace, part.posterior.loc)
         return problem, own

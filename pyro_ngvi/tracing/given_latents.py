@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyro.distributions as dist
@@ -138,9 +138,18 @@ class NoNewLatents(Messenger):
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         is_given = msg["done"] or msg["is_observed"] or msg["value"] is not None
         if not (is_given or site_is_subsample(msg) or isinstance(msg["fn"], dist.Delta)):
-            raise ValueError(
-                f"Latent site '{msg['name']}' was missing when the guide was set up. {SAME_LATENTS}"
-            )
+            check_no_new_latent([msg["name"]])
+
+
+def check_no_new_latent(names: Iterable[str]) -> None:
+    """Refuse latents that a run of the model has and the guide has not.
+
+    :raises ValueError: naming the first one.
+    """
+    for name in names:
+        raise ValueError(
+            f"Latent site '{name}' was missing when the guide was set up. {SAME_LATENTS}"
+        )
 
 
 def check_no_latent_is_gone(model_trace: poutine.Trace, guide_trace: poutine.Trace) -> None:

@@ -28,6 +28,7 @@ class ModelFacts:
     :ivar guide_is_enumerated: whether the guide has.
     :ivar is_reparameterized: whether all of the guide's draws are differentiable.
     :ivar partners: the guide's other sites with draws of their own.
+    :ivar unguided: latents of the model that the guide has not, and no sum takes.
     :ivar is_stochastic: whether anything is drawn besides the latent vectors.
     :ivar idle: latents with masked elements that nobody uses; see
         :mod:`~pyro_ngvi.tracing.partly_observed`.
@@ -51,6 +52,7 @@ class ModelFacts:
     guide_is_enumerated: bool = False
     is_reparameterized: bool = True
     partners: frozenset[str] = frozenset()
+    unguided: frozenset[str] = frozenset()
     is_stochastic: bool = False
     idle: frozenset[str] = frozenset()
     is_subsampled: bool = False
@@ -95,8 +97,8 @@ def inspect(
                 latents.append(name)
             elif not of_guide and not site["is_observed"]:
                 facts.is_enumerated |= is_enumerated(site)
-                facts.is_stochastic |= not is_enumerated(site)
-    facts.is_stochastic |= bool(facts.partners)
+                facts.unguided |= set() if is_enumerated(site) else {name}
+    facts.is_stochastic = bool(facts.partners or facts.unguided)
     facts.last = _last(guide_trace)
     facts.idle = idle_latents(model, model_trace, latents, args, kwargs)
     facts.max_plate_nesting = (

@@ -76,6 +76,8 @@ def test_arguments_that_are_to_blame_are_noted(ppl):
         ppl, ppl.array([1.0, np.inf]), y
     )
     assert "argument 0 is of type generator" in notes(ppl, (x for x in [1.0, 2.0]), y)
+    assert "argument 0 is of type dict" in (told := notes(ppl, {"x": y, "y": y}))
+    assert "by *data or **data" in told and "NaN" not in notes(ppl, None, y)
     other = pytest.importorskip("torch" if ppl.is_numpyro else "jax.numpy")
     assert "argument 0 is of type" in notes(ppl, other.ones(2), y)
 
@@ -84,6 +86,82 @@ def test_one_batch_in_the_place_of_many_is_told(ppl):
     x, y = ppl.array([[1.0], [2.0]]), ppl.array([1.0, 2.0])
     with pytest.raises(TypeError, match=r"got one batch, it seems: write \[\(X1, y1\), \(X2, y2"):
         ppl.fit(linear(ppl), batches=(x, y))
+
+
+def look(ppl, model, *args):
+    return ppl.module("inference.first_look").look(model, args, {})
+
+
+@pytest.mark.parametrize("kind", ["data", "noise", "plate", "none"])
+def test_a_model_that_is_another_one_at_each_call_is_refused(ppl, kind):
+    rng, calls = np.random.default_rng(0), []
+
+    def model(x, y):
+        b = ppl.sample("b", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        calls.append(x)  # which is no fault
+        noise = ppl.array(rng.normal(size=4)) if kind == "noise" else 0.0
+        few = 2 if kind == "plate" else None  # drawn anew by each call, and known
+        with ppl.plate("rows", 4, subsample_size=few) as index:
+            rows = ppl.array(rng.integers(0, 4, 4), "int64") if kind == "data" else index
+            ppl.sample("y", ppl.dist.Normal(b * x[rows], 1.0 + noise**2), obs=y[rows])
+
+    data = ppl.array([1.0, 2.0, 3.0, 4.0]), ppl.array([1.0, 2.0, 3.0, 5.0])
+    assert bool(look(ppl, model, *data).restless) == (kind in ("data", "noise"))
+    if kind == "data":
+        with pytest.raises(ValueError, match=r"another one at each call, as .*Draw data before"):
+            ppl.fit(model, *data)
+
+
+def test_a_latent_that_a_handler_hides_is_drawn_anew_and_found(ppl):
+    x = ppl.array([1.0, 2.0])
+    for hidden in ("b", "nothing"):
+        given = ppl.handlers.block(linear(ppl), hide=[hidden])
+        assert bool(look(ppl, given, x, x).restless) == (hidden == "b")
+
+
+@pytest.mark.parametrize("kind", ["torch's noise", "counter", "parameter"])
+def test_what_a_model_draws_beside_its_sites_is_found_pyro(kind):
+    import pyro
+    import torch
+
+    ppl, calls = load("pyro"), []
+
+    def model():
+        b = ppl.sample("b", ppl.dist.Normal(0.0, 1.0))
+        calls.append(b)
+        more = {
+            "torch's noise": lambda: torch.nn.functional.dropout(b * torch.ones(30)),
+            "counter": lambda: 0.1 * len(calls),
+            "parameter": lambda: ppl.param("start", lambda: torch.randn(30)),
+        }[kind]()
+        ppl.sample("y", ppl.dist.Normal(b + more, torch.ones(30)).to_event(1), obs=torch.ones(30))
+
+    assert look(ppl, model).restless == ("" if kind == "parameter" else "as at site 'y'")
+    assert "start" not in pyro.get_param_store()
+
+
+def test_handlers_that_name_no_site_are_warned_of(ppl):
+    x, y = ppl.array([1.0, 2.0]), ppl.array([1.0, 2.0])
+    condition = ppl.handlers.condition
+    given = condition(condition(linear(ppl), data={"y": y}), data={"B": ppl.array(0.0)})
+    assert look(ppl, given, x).unknown == {"B": "Handler condition"}
+    reparam = pytest.importorskip(f"{ppl.lib.__name__}.infer.reparam").LocScaleReparam(0.0)
+    given = ppl.handlers.reparam(given, config={"Y": reparam})
+    assert look(ppl, given, x).unknown == {"B": "Handler condition", "Y": "Handler reparam"}
+    with pytest.warns(UserWarning, match="Handler condition has a value for 'B', which is.*'b' me"):
+        ppl.fit(given, x, max_steps=1, effort="quick")
+
+
+def test_a_covariate_that_repeats_the_data_is_warned_of(ppl):
+    """Of shape ``(n, 1)`` beside data of ``(n,)``."""
+
+    def model(x, y):
+        b = ppl.sample("b", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(b * x, 1.0), obs=y)
+
+    with pytest.warns(UserWarning, match=r"\(2,\) and a .* \(2, 2\).*counts several times"):
+        ppl.call(ppl.guide(model), ppl.array([[1.0], [2.0]]), ppl.array([1.0, 2.0]))
 
 
 def step(ppl, model, *args):
@@ -107,6 +185,41 @@ def test_a_loop_that_learns_the_prior_is_warned_of(ppl):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*learns the prior")
         step(ppl, models.location(ppl), ppl.array([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("kind", ["number", "class", "torch's"])
+def test_a_sample_statement_without_a_distribution_is_named_pyro(pyro_backend, kind):
+    import torch
+
+    ppl = load("pyro")
+    fn = {
+        "number": 0.5,
+        "class": ppl.dist.Normal,
+        "torch's": torch.distributions.Normal(torch.zeros(()), 1.0),
+    }[kind]
+    with pytest.raises(TypeError, match="Sample site 'b' has .*a distribution of pyro.distributi"):
+        ppl.call(ppl.guide(lambda: ppl.sample("b", fn)))
+
+
+def test_a_plate_without_a_number_of_elements_is_named(ppl):
+    def model(y):
+        with ppl.plate("rows", y):
+            ppl.sample("b", ppl.dist.Normal(ppl.array(0.0), 1.0))
+
+    with pytest.raises(TypeError, match=r"Plate 'rows' must .* len\(y\), got an array of shape"):
+        ppl.call(ppl.guide(model), ppl.array([1.0, 2.0]))
+
+
+def test_a_latent_that_only_some_runs_have_is_refused_pyro(pyro_backend):
+    ppl = load("pyro")
+
+    def model():
+        b = ppl.sample("b", ppl.dist.Normal(0.0, 1.0))
+        c = ppl.sample("c", ppl.dist.Normal(0.0, 1.0)) if b > 0.0 else b
+        ppl.sample("y", ppl.dist.Normal(b + c, 1.0), obs=ppl.array(1.0))
+
+    with pytest.raises(ValueError, match="Latent site 'c' .*: choose between them"):
+        ppl.fit(model)
 
 
 # -- NumPyro alone ---------------------------------------------------------------------
