@@ -6,6 +6,7 @@ moves the guide of a PPL's model.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -102,6 +103,14 @@ class IvonEquations:
         unbiased = self.unbiased(momentum, mean, count)
         return self.length(unbiased / (hess + self.weight_decay), step_size)
 
+    def moved(
+        self, mean: Array, momentum: Array, hess: Array, step_size: Number, count: Number
+    ) -> Array:
+        """``m`` after :meth:`change`."""
+        new = self.change(mean, momentum, hess, step_size, count)
+        new += mean
+        return new
+
     def unbiased(self, momentum: Array, mean: Array, count: Number) -> Array:
         """The slope of the loss, of which (7) divides by the curvature."""
         # 1 - beta1^t belongs to the momentum alone.
@@ -161,6 +170,22 @@ def check_ivon(
     errors.check_flag(new.debias, "debias")
     errors.check_flag(new.rescale_lr, "rescale_lr")
     return new
+
+
+def known_ivon(
+    step_size: Rates, name: str, of: type[IvonEquations], **options: Any
+) -> IvonEquations:
+    """:func:`check_ivon`, once for the same numbers: a step asks twice."""
+    if all(type(value) in (int, float, bool) for value in (step_size, *options.values())):
+        return _once(step_size, name, of, *options.items())
+    return check_ivon(step_size, name, of, **options)
+
+
+@functools.lru_cache(maxsize=64, typed=True)
+def _once(
+    step_size: float, name: str, of: type[IvonEquations], *options: tuple[str, Any]
+) -> IvonEquations:
+    return check_ivon(step_size, name, of, **dict(options))
 
 
 class InitialHess(NamedTuple):

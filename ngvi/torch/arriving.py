@@ -14,16 +14,20 @@ def is_at_hand(tensor: Tensor) -> bool:
 class Arriving:
     """A flag on its way from the device.
 
+    :param before: one that has been read, in the place of which it may arrive.
     :ivar is_here: whether there is nothing to wait for, as on a CPU.
     """
 
-    def __init__(self, flag: Tensor) -> None:
+    def __init__(self, flag: Tensor, before: Arriving | None = None) -> None:
         self.is_here = is_at_hand(flag)
         self._flag, self._event = flag, None
         if flag.device.type == "cuda":
-            self._flag = torch.empty_like(flag, device="cpu", pin_memory=True)
-            self._flag.copy_(flag, non_blocking=True)
-            self._event = torch.cuda.Event()
+            if before is None or before._event is None:
+                place, event = torch.empty_like(flag, device="cpu", pin_memory=True), None
+            else:
+                place, event = before._flag, before._event
+            self._flag = place.copy_(flag, non_blocking=True)
+            self._event = event or torch.cuda.Event()
             self._event.record(torch.cuda.current_stream(flag.device))
 
     def __bool__(self) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi.optim.ivon import DEFAULTS, InitialHess, IvonEquations
+from ngvi.torch.few_calls import FewCalls
 from ngvi.torch.sampled import SampledOptimizer, Tensors, trained
 from ngvi.torch.vectors import TrainedWeights, Vector, state_dtype
 
@@ -45,7 +46,7 @@ class IVON(SampledOptimizer):
         ``DistributedDataParallel``. With that wrapper, leave it False and seed all workers alike.
     """
 
-    equations = IvonEquations
+    equations = FewCalls
 
     def __init__(
         self,

@@ -11,10 +11,18 @@ from torch import Tensor
 
 from ngvi._warn import warn
 from ngvi.errors import check_flag
-from ngvi.optim.ivon import IvonEquations, check_hess_init, check_ivon, defaults_of
+from ngvi.optim.ivon import IvonEquations, check_hess_init, defaults_of, known_ivon
 from ngvi.torch.arriving import Arriving
 from ngvi.torch.first_loss import FirstLoss
-from ngvi.torch.vectors import TrainedWeights, Vector, alike, parameters_of, put, state_dtype
+from ngvi.torch.vectors import (
+    TrainedWeights,
+    Vector,
+    alike,
+    largest_of,
+    parameters_of,
+    put,
+    state_dtype,
+)
 
 Tensors = list[Tensor]
 
@@ -43,6 +51,7 @@ class SampledOptimizer(torch.optim.Optimizer):
     _num_samples: int = 0
     _known: Any = ((), ())  #: the weights, and of which tensors they are
     _taken: Arriving | None = None  #: whether the last step was, where that is not known yet
+    _place: Arriving | None = None  #: where that arrives, for the next one
     _is_changed: bool = False  #: whether gradients were changed after their sample was left
 
     def __init__(self, given: dict[str, Any]) -> None:
@@ -260,7 +269,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         for vector in (one for pair in sums for one in pair) if workers > 1 else ():
             torch.distributed.all_reduce(vector)
         flag = self._can_be_taken([product for _, product in sums])
-        self._taken = Arriving(flag)
+        self._taken = self._place = Arriving(flag, self._place)
         for group in self.param_groups:
             group["count"] += 1
         if not self._taken.is_here or self._taken:
@@ -292,9 +301,7 @@ class SampledOptimizer(torch.optim.Optimizer):
             vectors = (means.all, gradient, state["momentum"], state["hess"])
             for mean, slope, momentum, hess in of.parts(*vectors):
                 put(momentum, equations.new_momentum(momentum, equations.slope(slope, mean)), flag)
-                change = equations.change(mean, momentum, hess, lr, count)
-                change += mean
-                put(mean, change, flag)
+                put(mean, equations.moved(mean, momentum, hess, lr, count), flag)
             means.write(of.params)
 
     def settled(self) -> bool:
@@ -313,16 +320,18 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def _can_be_taken(self, products: Tensors) -> Tensor:
         """Whether what the curvature is made of, and so the gradients, stay finite in a step."""
-        extremes = [torch.stack(torch.aminmax(product)) for product in products if product.numel()]
-        largest = torch.stack([each.to(extremes[0]) for each in extremes]).abs().max()
-        largest = largest * max(group["ess"] for group in self.param_groups)
-        return largest < torch.finfo(largest.dtype).max ** self.equations.room  # of NaN it is false
+        sizes = [largest_of(product) for product in products if product.numel()]
+        largest = (
+            sizes[0] if len(sizes) == 1 else torch.stack([n.to(sizes[0]) for n in sizes]).max()
+        )
+        room = torch.finfo(largest.dtype).max ** self.equations.room
+        return largest < room / max(group["ess"] for group in self.param_groups)  # not of NaN
 
     def _equations_of(self, options: dict[str, Any]) -> Any:
         own = {name: options[name] for name in ("ess", *defaults_of(self.equations))}
         # Torch's schedulers end at zero, and a sample for a prediction is taken after that.
         lr = 1.0 if options["lr"] == 0 else options["lr"]
-        return check_ivon(lr, "lr", self.equations, **own)
+        return known_ivon(lr, "lr", self.equations, **own)
 
     def _require_sample(self) -> None:
         if self._is_open:

@@ -65,6 +65,8 @@ class TrainedWeights:
     def parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Parts of vectors, as views."""
         size = ON_CPU if vectors[0].device.type == "cpu" else ELSEWHERE
+        if len(vectors[0]) <= size:
+            return iter([vectors])
         return zip(*(vector.split(size) for vector in vectors), strict=True)
 
 
@@ -95,6 +97,14 @@ def put(old: Tensor, new: Tensor, flag: Tensor | None) -> None:
         old.copy_(new)
     else:
         torch.where(flag.to(old.device), new, old, out=old)
+
+
+def largest_of(tensor: Tensor) -> Tensor:
+    """The largest absolute value; NaN if there is one."""
+    if tensor.device.type != "cpu":
+        return torch.linalg.vector_norm(tensor, torch.inf)
+    least, most = torch.aminmax(tensor)  # a twentieth of the time
+    return torch.maximum(most, -least)
 
 
 def state_dtype(weight: Tensor) -> torch.dtype:
