@@ -66,3 +66,19 @@ def test_a_fit_stays_on_the_device(problem):
     result = fit(model, X, y, progress_bar=False)
     assert result.converged
     assert {draw.device.type for draw in result.sample(3).values()} == {"cuda"}
+
+
+def test_locals_are_found_on_the_device():
+    pyro.clear_param_store()
+    group = torch.arange(300, device="cuda").repeat_interleave(3)
+
+    def model(y):
+        mean = pyro.sample("mean", dist.Normal(torch.zeros((), device="cuda"), 1.0))
+        with pyro.plate("groups", 300, device="cuda"):
+            effect = pyro.sample("effect", dist.Normal(mean, 1.0))
+        with pyro.plate("rows", len(y), device="cuda"):
+            pyro.sample("y", dist.Normal(effect[group], 1.0), obs=y)
+
+    guide = NaturalGaussianGuide(model)
+    guide(torch.randn(900, device="cuda"))
+    assert guide.posterior.family().name == "sparse_precision"

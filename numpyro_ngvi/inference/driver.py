@@ -32,7 +32,7 @@ from numpyro_ngvi.inference.set_up import STARTS, set_up
 from numpyro_ngvi.inference.space import gaussians
 from numpyro_ngvi.parallel.watch import count_step, watch_those_of, without_leaving
 from numpyro_ngvi.tracing.arguments import typed_key
-from numpyro_ngvi.tracing.compilation import PROGRAMS, compiled
+from numpyro_ngvi.tracing.compilation import PROGRAMS, compiled, full_products
 
 
 @serialised
@@ -82,7 +82,7 @@ def fit(
     :raises TypeError: inside ``jax.jit``, ``jax.vmap`` and ``jax.grad``.
     """
     call = _FitCall(dict(locals()), fit)
-    with call.monitor:
+    with call.monitor, full_products():
         return call.result(call.ready())
 
 

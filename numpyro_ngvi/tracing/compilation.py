@@ -139,3 +139,12 @@ def enable_x64(is_on: bool) -> contextlib.AbstractContextManager:
     from jax.experimental import enable_x64 as experimental  # its place before JAX 0.8
 
     return experimental(is_on)
+
+
+def full_products() -> contextlib.AbstractContextManager:
+    """Products of matrices in the precision of their numbers, unless the user has chosen another.
+
+    On a GPU JAX keeps ten bits of the factors of single precision, which no search can end with.
+    """
+    is_open = jax.config.jax_default_matmul_precision is None and jax.default_backend() != "cpu"
+    return jax.default_matmul_precision("highest") if is_open else contextlib.nullcontext()

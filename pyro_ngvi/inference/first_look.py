@@ -193,7 +193,7 @@ def _value(site: dict[str, Any]) -> np.ndarray | None:
 
 
 def _are_in(support: Constraint, values: np.ndarray) -> np.ndarray:
-    return support.check(torch.as_tensor(values)).numpy()
+    return support.check(torch.as_tensor(values)).numpy(force=True)
 
 
 def log_densities(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -66,7 +66,7 @@ def hessian_product(
             )[0]
             for v in vectors
         ]
-        return torch.stack(products).numpy()
+        return torch.stack(products).numpy(force=True)
 
     try:
         return product if np.isfinite(product(np.ones((1, len(leaf))))).all() else None
