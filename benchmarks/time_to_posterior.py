@@ -9,7 +9,8 @@ within 0.1 standard deviations, and every standard deviation within a tenth, of 
 of NumPyro's NUTS (of the non-centred model, where there is one). ``fit`` and ``corrected`` are of
 one process: corrected draws come after it. ``time_to_posterior.csv`` and ``.png`` are in
 ``docs/benchmarks``: rows that are asked for are replaced. What is not installed
-(``pip install 'ngvi[peers]'``) is left out.
+(``pip install 'ngvi[peers]'``) is left out, and of a run that is not waited for (``--limit``) the
+table has the seconds that it had taken.
 
 Time: an hour. Data: logistic/, misc/radon_minnesota.csv; the extra peers for all methods.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import resource
 import subprocess
 import sys
 import time
@@ -171,8 +173,11 @@ METHODS: dict[str, tuple[str, Callable]] = {
 # -- one process ----------------------------------------------------------------------
 
 
-def measure(method: str, name: str, folder: Path) -> list[dict[str, Any]]:
-    """In this process: the first data set, and then the second."""
+def measure(method: str, name: str, folder: Path, once: bool = False) -> list[dict[str, Any]]:
+    """In this process: the first data set, and then the second.
+
+    :param once: the first alone.
+    """
     ppl, run = METHODS[method]
     if ppl == "numpyro":
         import numpyro
@@ -185,7 +190,7 @@ def measure(method: str, name: str, folder: Path) -> list[dict[str, Any]]:
         torch.set_num_threads(1)
     found: dict[str, dict[str, Any]] = {}
     for kind in ("cold", "warm"):
-        if kind == "warm" and method == REFERENCE:
+        if kind == "warm" and (once or method == REFERENCE):
             break
         model, args = model_of(name, ppl, folder, second=kind == "warm")
         begin = time.process_time()
@@ -212,16 +217,27 @@ def _evaluations(cost: Any) -> int | str:
 # -- all of them ----------------------------------------------------------------------
 
 
-def in_process(method: str, name: str, folder: Path, limit: float) -> list[dict[str, Any]]:
-    """Of a process of its own; none if it fails or takes too long."""
+def in_process(
+    method: str, name: str, folder: Path, limit: float, once: bool = False
+) -> list[dict[str, Any]]:
+    """Of a process of its own; none if it fails, and only its seconds if it takes too long."""
     command = [sys.executable, "-m", "benchmarks.time_to_posterior", "--one", method, name]
-    command += ["--data-dir", str(folder.resolve())]
+    command += ["--data-dir", str(folder.resolve()), *(["--once"] if once else [])]
+    before = _seconds_of_children()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=True)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        print(f"{method} of {name}: {(error.stderr or str(error)).strip()[-300:]}", flush=True)
+    except subprocess.TimeoutExpired:
+        label = method.rpartition(", ")[0] or method
+        return [{"method": label, "longer": _seconds_of_children() - before}]
+    except subprocess.CalledProcessError as error:
+        print(f"{method} of {name}: {error.stderr.strip()[-300:]}", flush=True)
         return []
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def accuracy(moments: dict, reference: dict) -> tuple[float, float]:
@@ -240,27 +256,28 @@ def rows_of(name: str, method: str, references: dict, options: Any) -> list[dict
     ppl, rows = METHODS[method][0], []
     if (key := MODELS[name].reference or name) not in references and not options.no_reference:
         for found in in_process(REFERENCE, key, options.data_dir, options.limit):
-            references[key] = found["moments"]
-    for one in in_process(method, name, options.data_dir, options.limit):
+            if "moments" in found:
+                references[key] = found["moments"]
+    for one in in_process(method, name, options.data_dir, options.limit, options.once):
         is_ours = one["method"].startswith(("fit", "NUTS"))
         label = f"{one['method']}, {'NumPyro' if ppl == 'numpyro' else 'Pyro'}"
         row = {
             "model": name,
             "method": label if is_ours else one["method"],
-            "cold": f"{one['cold']:.2f}",
-            "warm": f"{one['warm']:.2f}",
-            "gradients": str(one["gradients"]),
-            **_judged(one["moments"], references.get(key)),
-            "verdict": one["verdict"],
+            "cold": f"{one['cold']:.2f}" if "cold" in one else f"> {one['longer']:.0f}",
+            "warm": f"{one['warm']:.2f}" if "warm" in one else "",
+            "gradients": str(one.get("gradients", "")),
+            **_judged(one.get("moments"), references.get(key)),
+            "verdict": one.get("verdict", ""),
         }
         print(" ".join(row.values()), flush=True)
         rows.append(row)
     return rows
 
 
-def _judged(moments: dict, reference: dict | None) -> dict[str, str]:
-    """Of a row, if its reference is known."""
-    if reference is None:
+def _judged(moments: dict | None, reference: dict | None) -> dict[str, str]:
+    """Of a row that has ended, if its reference is known."""
+    if moments is None or reference is None:
         return {"mean": "", "sd": "", "right": ""}
     mean, sd = accuracy(moments, reference)
     is_right = mean <= NEAR_MEAN and sd <= NEAR_SD
@@ -268,10 +285,13 @@ def _judged(moments: dict, reference: dict | None) -> dict[str, str]:
 
 
 def picture() -> None:
-    """Seconds by method, a panel for each model: cold, and warm within; hollow if not right."""
+    """Seconds by method, a panel for each model: cold, and warm within; hollow if not right.
+
+    A bar with an arrow is of a run that was not waited for; a dotted one has no reference.
+    """
     rows = pages.read(TABLE)
     models = list(dict.fromkeys(row["model"] for row in rows))
-    longest = 1.3 * max(float(row[kind]) for row in rows for kind in ("cold", "warm"))
+    longest = 1.3 * max(_seconds(row["cold"]) for row in rows)
     columns = min(3, len(models))
     count = math.ceil(len(models) / columns)
     figure, axes = pages.figure(count, columns, size=(3.9, 2.5))
@@ -280,16 +300,25 @@ def picture() -> None:
     for axis, name in zip(axes.ravel(), models, strict=False):
         own = sorted((row for row in rows if row["model"] == name), key=_place, reverse=True)
         for place, row in enumerate(own):
-            is_right = row["right"] == "yes"
+            is_right = row["right"] in ("yes", REFERENCE)
             color = "C0" if row["method"].startswith("fit") else "0.5"
             face = color if is_right else "none"
-            axis.barh(place, float(row["cold"]), 0.7, color=face, edgecolor=color, alpha=0.6)
-            axis.plot(float(row["warm"]), place, "|", color="black", markersize=12)
+            style = {"color": face, "edgecolor": color, "linestyle": "-" if row["right"] else ":"}
+            axis.barh(place, _seconds(row["cold"]), 0.7, alpha=0.6, **style)
+            if row["cold"].startswith(">"):
+                axis.plot(_seconds(row["cold"]), place, ">", color=color, markersize=6)
+            if row["warm"]:
+                axis.plot(float(row["warm"]), place, "|", color="black", markersize=12)
         axis.set_yticks(range(len(own)), [row["method"] for row in own])
         axis.set(xscale="log", title=name, xlabel="seconds of CPU", xlim=(0.1, longest))
         axis.xaxis.set_major_formatter("{x:g}")
     figure.tight_layout()
     pages.save(figure, PICTURE)
+
+
+def _seconds(text: str) -> float:
+    """At least."""
+    return float(text.removeprefix("> "))
 
 
 def _place(row: dict[str, str]) -> tuple[bool, str]:
@@ -308,10 +337,11 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=900.0, help="seconds by the wall of a run")
     parser.add_argument("--references", type=Path, help="a file that keeps moments of long chains")
     parser.add_argument("--no-reference", action="store_true", help="seconds alone of new models")
+    parser.add_argument("--once", action="store_true", help="the first data set alone")
     parser.add_argument("--one", nargs=2, metavar=("METHOD", "MODEL"), help="as JSON")
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(*options.one, options.data_dir)))
+        print(json.dumps(measure(*options.one, options.data_dir, options.once)))
         return
     kept = options.references
     references = json.loads(kept.read_text("utf-8")) if kept and kept.exists() else {}
