@@ -129,7 +129,6 @@ def test_draw_log_prob_is_log_prob_of_the_draw(backend, family_name, dim, shape,
     )
 
 
-@pytest.mark.fast_in_numpyro("diagonal", "matrix_normal")
 @pytest.mark.parametrize("kind", ["diagonal", "low_rank", "matrix_normal"])
 def test_what_is_written_out_of_a_draw_is_the_transpose_of_its_jvp(backend, kind, rng):
     names = {

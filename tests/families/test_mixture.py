@@ -7,8 +7,6 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.ppl import SLOW_IN_NUMPYRO
-
 BASES = ("covariance_cholesky", "precision_cholesky", "diagonal")
 WEIGHTS = np.array([0.2, 0.5, 0.3])
 
@@ -128,7 +126,6 @@ def test_one_component_is_its_base(ppl, rng):
         np.testing.assert_allclose(ppl.numpy(found), ppl.numpy(expected), atol=1e-10)
 
 
-@SLOW_IN_NUMPYRO
 def test_draws_moments_and_quantiles_are_those_of_the_density(ppl, rng):
     q = _mixture(ppl, "covariance_cholesky", 2, rng)
     draws = ppl.numpy(q.sample(ppl.array(rng.normal(size=(200_000, 3)))))
