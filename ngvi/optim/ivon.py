@@ -177,15 +177,16 @@ def known_ivon(
 ) -> IvonEquations:
     """:func:`check_ivon`, once for the same numbers: a step asks twice."""
     if all(type(value) in (int, float, bool) for value in (step_size, *options.values())):
-        return _once(step_size, name, of, *options.items())
+        known: Any = _once  # for mypy a class of a dataclass cannot be hashed
+        return known(of, name, tuple(options), step_size, *options.values())
     return check_ivon(step_size, name, of, **options)
 
 
 @functools.lru_cache(maxsize=64, typed=True)
 def _once(
-    step_size: float, name: str, of: type[IvonEquations], *options: tuple[str, Any]
+    of: type[IvonEquations], name: str, names: tuple[str, ...], step_size: float, *values: Any
 ) -> IvonEquations:
-    return check_ivon(step_size, name, of, **dict(options))
+    return check_ivon(step_size, name, of, **dict(zip(names, values, strict=True)))
 
 
 class InitialHess(NamedTuple):
