@@ -106,6 +106,8 @@ class Objective(Protocol):
     :ivar rows: the plate that they are of, if it is one and the model can be given its rows.
     :ivar estimator: its name, one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
     :ivar groups: of what a group of draws is made.
+    :ivar has_scores: whether :meth:`score` can be asked for: not of a family that would need a
+        dense matrix of too many latents.
     """
 
     dim: int
@@ -114,6 +116,7 @@ class Objective(Protocol):
     rows: Rows | None
     estimator: str
     groups: Groups
+    has_scores: bool
 
     @property
     def is_exact(self) -> bool:
@@ -251,6 +254,11 @@ class Forwarding:
         self.dim, self.cost, self.groups = inner.dim, inner.cost, inner.groups
         self.is_subsampled, self.rows = inner.is_subsampled, inner.rows
         self.estimator = inner.estimator
+
+    @property
+    def has_scores(self) -> bool:
+        """See :class:`Objective`."""
+        return self.inner.has_scores
 
     @property
     def is_exact(self) -> bool:

@@ -216,7 +216,8 @@ class Runs:
         if is_stuck and not self._is_contradicted(run):
             self._try_fresh_draws(run)
             self.end(run)
-        if self._is_contradicted(run) and self._try_values(run):
+        has_values = self.problem.objective.has_scores
+        if has_values and self._is_contradicted(run) and self._try_values(run):
             self.end(run, by_values=True)
         self.current = None
 

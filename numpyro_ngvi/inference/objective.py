@@ -68,6 +68,7 @@ class Objective:
         self.cost, self.fault, self.dim = Cost(), "", space.dim
         self._arguments = Arguments(args, kwargs)
         products = max(curvature.num_products(family) for family in families_in(space.initial))
+        self.has_scores = not any(family.keeps_rows() for family in families_in(space.initial))
         obstacle = functools.partial(self._obstacle, args, kwargs)
         cubature = ChainCubature.of_guide(guide)
         options: dict[str, Any] = {"has_paths": cubature is not None, "guide": guide}

@@ -69,6 +69,7 @@ class Objective:
         space.bind(self._density.posteriors)
         self.dim = space.dim
         products = max(num_products(family) for family in space.initial.families)
+        self.has_scores = not any(family.keeps_rows() for family in space.initial.families)
         cubature = ChainCubature.of_guide(guide)
         not_additive = self._not_additive if self._is_plain() else None
         options = {"has_paths": cubature is not None, "guide": guide, "not_additive": not_additive}

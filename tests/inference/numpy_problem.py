@@ -70,6 +70,7 @@ class Target:
     change: Callable | None = None
     of_prior: tuple | None = None
     is_subsampled: bool = False
+    has_scores: bool = True
     is_exact: bool = False
     is_dear: bool = False
     leaves_out_correlations: bool = False
