@@ -117,12 +117,18 @@ def test_one_optimum_is_found_from_wherever_a_fit_has_ended(by_points):
     X, y = logistic_data()
     of = target(LogisticRows(X, y, by_points))
     q, found = fitted(target(LogisticRows(X, y))), []
-    turned = np.linalg.qr(np.random.default_rng(0).normal(size=(q.dim, q.dim)))[0]
-    for shift, factor in ((0.02, q.factor), (-0.03, q.factor @ turned)):
-        near = DenseGaussian(q.mean + shift * q.stddev, (1 + shift) * factor)
+    for shift in (0.02, -0.03):
+        near = DenseGaussian(q.mean + shift * q.stddev, (1 + shift) * q.factor)
         found.append(polished(of, near))
     np.testing.assert_allclose(found[0].mean, found[1].mean, atol=1e-7)
     np.testing.assert_allclose(found[0].factor, found[1].factor, atol=1e-7)
+    # Averages over points are those of one factor, whichever a family has.
+    X, y = logistic_data(separable=True)
+    of, q = target(LogisticRows(X, y, by_points)), fitted(target(LogisticRows(X, y)))
+    q = polished(of, q)
+    turned = np.linalg.qr(np.random.default_rng(0).normal(size=(q.dim, q.dim)))[0]
+    same = polished(of, DenseGaussian(q.mean, q.factor @ turned))
+    np.testing.assert_allclose(same.mean, q.mean, rtol=0, atol=1e-10)
 
 
 def test_rows_of_points_are_left_out_by_importance_sampling():
