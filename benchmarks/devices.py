@@ -126,7 +126,12 @@ def blr_steps(ppl_name: str, options: Any) -> dict[str, float]:
             ppl.sample("y", ppl.dist.Bernoulli(logits=X @ w), obs=y)
 
     guide = ngvi.NaturalGaussianGuide(model, "covariance_cholesky")
-    svi = ngvi.SVI(model, guide, ngvi.BLR(), ngvi.NaturalELBO())
+    more = {}
+    if ppl_name == "numpyro":
+        import jax
+
+        more["rng_key"] = jax.random.key(0)
+    svi = ngvi.SVI(model, guide, ngvi.BLR(), ngvi.NaturalELBO(), **more)
     return in_turn({"BLR": lambda: svi.step(X, y)}, ready, options)
 
 
