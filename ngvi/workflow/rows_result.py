@@ -15,6 +15,7 @@ import numpy as np
 from ngvi._door import door
 from ngvi.inference.arguments import ModelCall
 from ngvi.inference.change import Change
+from ngvi.inference.first_look import Seen, check_seen
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import Result
@@ -43,6 +44,8 @@ class RowsResult(Result):
 
     #: In NumPyro one program.
     _mean_and_factor: ClassVar[Callable] = staticmethod(mean_and_factor)
+    #: A package's first look at a model, its arguments and its keyword arguments.
+    _look: ClassVar[Callable[[Callable, tuple, dict[str, Any]], Seen | None]]
 
     def _rows(self, problem: Problem, state: Any) -> Any:
         """The observations' log likelihoods, :class:`~ngvi.workflow.rows.ObservedRows`."""
@@ -152,7 +155,8 @@ class RowsResult(Result):
         :return: a result whose arguments are these; its bound is that of all rows so far.
         :raises TypeError: for what are no arguments of the model.
         :raises ValueError: for rows of another shape, with which the model does not run or indexes
-            beyond the end of an array; for new groups, which are new latents; and as :meth:`sites`.
+            beyond the end of an array; for new groups, which are new latents; for data that ``fit``
+            refuses, NaN or outside of their support; and as :meth:`sites`.
         """
         ModelCall(self.update, self.model, args, kwargs, "no seed").check()
         self._check_whole("update")
@@ -174,6 +178,8 @@ class RowsResult(Result):
                     f"{shapes.get(name)}, in the fit of shape {shape}: new groups are new latents. "
                     "Fit all rows again, or see sample_groups."
                 )
+        if (seen := self._look(self.model, args, kwargs)) is not None:
+            check_seen(seen, self.model, args, kwargs, allow_prior=True)
         with _computed(), new._at_model():
             q = self._dense()
         return new._climbed(self, q, "update", next_change(self, q))

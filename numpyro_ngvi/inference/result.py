@@ -39,6 +39,7 @@ from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.inference import nuts
+from numpyro_ngvi.inference.first_look import look
 from numpyro_ngvi.inference.metric import Metric
 from numpyro_ngvi.inference.new_groups import out_of_bounds, predicted, replayed, which_are_new
 from numpyro_ngvi.inference.objective import Objective
@@ -70,6 +71,7 @@ class FitResult(WorkflowResult):
 
     library: ClassVar[str] = "numpyro_ngvi"
     _mean_and_factor: ClassVar[Callable] = staticmethod(compiled(mean_and_factor, runs_once=True))
+    _look: ClassVar[Callable] = staticmethod(look)
     _families, _guides = REGISTRY.families, (NaturalGaussianGuide, ReparametrizedGaussianGuide)
 
     #: The JAX random key for diagnostics, and for draws without a key of their own.

@@ -37,6 +37,7 @@ from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.posterior import to_distribution
 from pyro_ngvi.inference import nuts
+from pyro_ngvi.inference.first_look import look
 from pyro_ngvi.inference.new_groups import explained, predicted, replayed, which_are_new
 from pyro_ngvi.inference.problem import make_problem
 from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
@@ -58,6 +59,7 @@ class FitResult(WorkflowResult):
     """
 
     library: ClassVar[str] = "pyro_ngvi"
+    _look: ClassVar[Callable] = staticmethod(look)
     _families, _guides = REGISTRY.families, (NaturalGaussianGuide, ReparametrizedGaussianGuide)
 
     def __post_init__(self) -> None:

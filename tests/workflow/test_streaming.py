@@ -100,6 +100,17 @@ def test_rows_that_do_not_fit_the_model_are_refused(ppl):
         first.update(X[:, :2], y)
 
 
+def test_data_that_fit_refuses_are_no_new_rows(ppl):
+    def model(y):
+        rate = ppl.sample("rate", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Bernoulli(logits=rate), obs=y)
+
+    fitted = result(ppl, model, (ppl.array([1.0, 0.0]),))
+    with pytest.raises(ValueError, match="Observed site 'y' .*not in its support"):
+        fitted.update(ppl.array([1.0, 7.5]))
+
+
 def test_data_of_another_size_than_their_plate_are_refused(ppl):
     def model(x, y):
         mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 1.0))
