@@ -328,8 +328,27 @@ class FitResult(WorkflowResult):
     @contextlib.contextmanager
     def _own_parameters(self) -> Iterator[None]:
         state: Any = {key: dict(v) for key, v in self._store.items()}
-        with pyro.get_param_store().scope(state):
+        with _weights_at(self.model, state["params"]), pyro.get_param_store().scope(state):
             yield
+
+
+@contextlib.contextmanager
+def _weights_at(model: Any, params: dict[str, Tensor]) -> Iterator[None]:
+    """A ``PyroModule``'s plain weights, which it reads itself, at the values of these parameters.
+
+    :param params: unconstrained; the weights take their places.
+    """
+    own = dict(model.named_parameters()) if isinstance(model, torch.nn.Module) else {}
+    own = {name: weight for name, weight in own.items() if name in params}
+    before = {name: weight.data for name, weight in own.items()}
+    try:
+        for name, weight in own.items():
+            weight.data = params[name].detach()
+            params[name] = weight
+        yield
+    finally:
+        for name, weight in own.items():
+            weight.data = before[name]
 
 
 def _numpy(value: Tensor) -> np.ndarray:

@@ -435,3 +435,29 @@ def test_a_latent_without_elements_is_no_obstacle(ppl):
         result = ppl.fit(model, max_steps=2, deterministic=True)
     assert np.isfinite(result.bound)
     assert result.sample(3)["none"].shape == (3, 0)
+
+
+def test_a_result_is_that_of_the_weights_that_its_fit_has_found(pyro_backend, recwarn):
+    import pyro
+    import pyro.distributions as dist
+    import torch
+
+    class Line(pyro.nn.PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.log_noise = torch.nn.Parameter(torch.tensor(0.0))
+
+        def forward(self, x, y=None):
+            slope = pyro.sample("slope", dist.Normal(0.0, 5.0))
+            with pyro.plate("rows", len(x)):
+                return pyro.sample("y", dist.Normal(slope * x, self.log_noise.exp()), obs=y)
+
+    x = torch.linspace(-1.0, 1.0, 20)
+    line = Line()
+    fitted = pyro_backend.fit(line, x, 2 * x + 0.3 * torch.sin(9 * x), effort="quick")
+    with torch.no_grad():
+        line.log_noise.fill_(3.0)
+    assert fitted.diagnose(1000).pareto_k < 0.3
+    assert fitted.predictive(x)["y"].std(0).max() < 2
+    assert float(line.log_noise) == 3.0
+    assert not [w for w in recwarn if "require gradients" in str(w.message)]
