@@ -116,6 +116,26 @@ def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
             warn(f"{where} has a value for '{name}', which is no site of the model{meant}")
 
 
+def check_handlers(handlers: Iterable[tuple[Any, Callable]]) -> None:
+    """Refuse handlers around a model whose values are not by site.
+
+    :param handlers: each with what it is around.
+    :raises TypeError: naming the handler.
+    """
+    for handler, _ in handlers:
+        told = getattr(handler, "data", None)
+        by_site = told is None or isinstance(told, Mapping) or hasattr(told, "nodes")
+        if not by_site and not callable(told):
+            raise TypeError(
+                f"Handler {_kind(handler)} around the model takes data= by the names of sites, a "
+                f"dict such as {{'y': y}}, got {type(told).__name__}."
+            )
+
+
+def _kind(handler: Any) -> str:
+    return type(handler).__name__.removesuffix("Messenger").lower()
+
+
 def unknown_sites(
     handlers: Iterable[tuple[Any, Callable]],
     known: Iterable[str],
@@ -132,8 +152,7 @@ def unknown_sites(
         told = [getattr(handler, one, None) for one in ("data", "config")]
         names = {name for one in told if isinstance(one, Mapping) for name in one}.difference(known)
         if names and (missing := names.difference(sites_of(inner))):
-            kind = type(handler).__name__.removesuffix("Messenger").lower()
-            found.update(dict.fromkeys(sorted(map(str, missing)), f"Handler {kind}"))
+            found.update(dict.fromkeys(sorted(map(str, missing)), f"Handler {_kind(handler)}"))
     return found
 
 

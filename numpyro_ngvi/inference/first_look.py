@@ -17,6 +17,7 @@ from numpyro.primitives import Messenger
 
 from ngvi.inference.first_look import (
     Seen,
+    check_handlers,
     constant_support,
     nan_in,
     nan_in_arguments,
@@ -33,6 +34,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     Only where the model takes elements of arrays by indices does it run in earnest, once. Only
     where arguments hold NaN, and data do not, are log densities computed.
     """
+    check_handlers(_handlers(model))
     seen = Seen()
 
     def run() -> None:

@@ -25,6 +25,7 @@ from torch.distributions.constraints import Constraint
 
 from ngvi.inference.first_look import (
     Seen,
+    check_handlers,
     constant_support,
     nan_in_arguments,
     oddity,
@@ -39,6 +40,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
 
     Only where arguments hold NaN, and data do not, are log densities computed.
     """
+    check_handlers(_handlers(model))
     seen = Seen()
     try:
         with _leaving_nothing(model):

@@ -148,6 +148,8 @@ def test_handlers_that_name_no_site_are_warned_of(ppl):
     reparam = pytest.importorskip(f"{ppl.lib.__name__}.infer.reparam").LocScaleReparam(0.0)
     given = ppl.handlers.reparam(given, config={"Y": reparam})
     assert look(ppl, given, x).unknown == {"B": "Handler condition", "Y": "Handler reparam"}
+    with pytest.raises(TypeError, match="Handler condition .*dict.*, got list"):
+        look(ppl, condition(linear(ppl), data=[y]), x)
     with pytest.warns(UserWarning, match="Handler condition has a value for 'B', which is.*'b' me"):
         ppl.fit(given, x, max_steps=1, effort="quick")
 
