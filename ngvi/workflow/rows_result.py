@@ -155,8 +155,8 @@ class RowsResult(Result):
         :return: a result whose arguments are these; its bound is that of all rows so far.
         :raises TypeError: for what are no arguments of the model.
         :raises ValueError: for rows of another shape, with which the model does not run or indexes
-            beyond the end of an array; for new groups, which are new latents; for data that ``fit``
-            refuses, NaN or outside of their support; and as :meth:`sites`.
+            beyond the end of an array; for new groups, which are new latents; and as :meth:`sites`.
+            So do data that ``fit`` refuses, NaN or outside of their support.
         """
         ModelCall(self.update, self.model, args, kwargs, "no seed").check()
         self._check_whole("update")
