@@ -17,11 +17,11 @@ class LatentShapes:
     :param subsampled: whether the guide holds all elements of subsampled plates.
     """
 
-    # What a package adds.
-    signature: ClassVar[Callable[[Any], Any]]  #: what tells arguments from others, hashable
+    # What a package adds, as static methods.
+    signature: ClassVar[Callable]  #: what tells arguments from others, hashable
     #: The shapes by site of a trace, with all elements of subsampled plates or those that it has.
-    shapes_of: ClassVar[Callable[[Any, bool], dict[str, tuple[int, ...]]]]
-    calling_elbo: ClassVar[Callable[[], Any]]  #: the loss that is being computed, or None
+    shapes_of: ClassVar[Callable[..., dict[str, tuple[int, ...]]]]
+    calling_elbo: ClassVar[Callable]  #: the loss that is being computed, or None
 
     #: Kinds of arguments that are looked at, as numbers may differ in every step.
     max_signatures: ClassVar[int] = 20

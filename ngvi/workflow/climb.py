@@ -204,7 +204,7 @@ class _Remembered:
         square = square + (DEFAULTS.ridge * scale + np.finfo(float).tiny) * np.eye(most)
         parts = np.linalg.solve(square, gaps @ change.reshape(num, size, 1))[..., 0]
         new = to - np.einsum("uk,ukij->uij", parts, to[:, None] - old_to)
-        return new, is_there.any(1)
+        return new, np.asarray(is_there.any(1))
 
 
 def _at_natural(

@@ -45,7 +45,7 @@ class RowsResult(Result):
     #: In NumPyro one program.
     _mean_and_factor: ClassVar[Callable] = staticmethod(mean_and_factor)
     #: A package's first look at a model, its arguments and its keyword arguments.
-    _look: ClassVar[Callable[[Callable, tuple, dict[str, Any]], Seen | None]]
+    _look: ClassVar[Callable[..., Seen | None]]
 
     def _rows(self, problem: Problem, state: Any) -> Any:
         """The observations' log likelihoods, :class:`~ngvi.workflow.rows.ObservedRows`."""
