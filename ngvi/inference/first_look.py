@@ -31,7 +31,7 @@ class Seen:
     :ivar odd: what data of a site have that its distribution has not, whatever its parameters are,
         in words.
     :ivar beyond: what was found of indices beyond the end of an array, or nothing.
-    :ivar restless: where another run for the same latents differs from this one, in words.
+    :ivar unrepeatable: where another run for the same latents differs from this one, in words.
     :ivar unknown: which handler around the model names what is no site of it, by that name.
     """
 
@@ -42,7 +42,7 @@ class Seen:
     nan: dict[str, str] = field(default_factory=dict)
     odd: dict[str, str] = field(default_factory=dict)
     beyond: str = ""
-    restless: str = ""
+    unrepeatable: str = ""
     unknown: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -66,9 +66,9 @@ def check_seen(
             raise TypeError(f"The name of a sample site must be a string, got {name!r}.")
     if seen.latents and not seen.data and not allow_prior:
         raise ValueError(_nothing_observed(seen, model, args, kwargs))
-    if seen.restless:
+    if seen.unrepeatable:
         raise ValueError(
-            f"The model is another one at each call, {seen.restless}, for the same latents: it "
+            f"The model is another one at each call, {seen.unrepeatable}, for the same latents: it "
             "draws random numbers that are no sample statement's (numpy's or torch's, those of a "
             "network in training mode, a site that a block handler hides), or it counts its calls. "
             "Draw data before fit, take minibatches by a plate with subsample_size=, and make a "
@@ -101,14 +101,14 @@ def check_seen(
 
 
 def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
-    """Warn of values for a start, and of what handlers are told, that are of no site of the model.
+    """Warn of values, for a start or a handler around the model, that are of no site of it.
 
     :param init_loc_fn: the user's, such as ``init_to_value(values={...})``, or None.
     """
     values = getattr(init_loc_fn, "keywords", {}).get("values")
     known = dict.fromkeys((*seen.latents, *seen.others, *seen.data))
-    told = dict.fromkeys(values if isinstance(values, Mapping) else (), "init_loc_fn=")
-    for name, where in {**told, **seen.unknown}.items():
+    of_start = dict.fromkeys(values if isinstance(values, Mapping) else (), "init_loc_fn=")
+    for name, where in {**of_start, **seen.unknown}.items():
         if name not in known:
             lower = {str(one).lower(): one for one in known}
             near = difflib.get_close_matches(str(name).lower(), lower, 1)
@@ -123,12 +123,12 @@ def check_handlers(handlers: Iterable[tuple[Any, Callable]]) -> None:
     :raises TypeError: naming the handler.
     """
     for handler, _ in handlers:
-        told = getattr(handler, "data", None)
-        by_site = told is None or isinstance(told, Mapping) or hasattr(told, "nodes")
-        if not by_site and not callable(told):
+        data = getattr(handler, "data", None)
+        by_site = data is None or isinstance(data, Mapping) or hasattr(data, "nodes")
+        if not by_site and not callable(data):
             raise TypeError(
                 f"Handler {_kind(handler)} around the model takes data= by the names of sites, a "
-                f"dict such as {{'y': y}}, got {type(told).__name__}."
+                f"dict such as {{'y': y}}, got {type(data).__name__}."
             )
 
 
@@ -141,7 +141,7 @@ def unknown_sites(
     known: Iterable[str],
     sites_of: Callable[[Callable], Iterable[str]],
 ) -> dict[str, str]:
-    """Names that handlers around a model are told, and that no site has; and by which handler.
+    """Names for which handlers around a model have a value, and that no site has; which handler.
 
     :param handlers: each with what it is around.
     :param known: the sites of the model with all of its handlers, which may rename some.
@@ -149,8 +149,9 @@ def unknown_sites(
     """
     found = {}
     for handler, inner in handlers:
-        told = [getattr(handler, one, None) for one in ("data", "config")]
-        names = {name for one in told if isinstance(one, Mapping) for name in one}.difference(known)
+        given = [getattr(handler, one, None) for one in ("data", "config")]
+        names = {name for one in given if isinstance(one, Mapping) for name in one}
+        names.difference_update(known)
         if names and (missing := names.difference(sites_of(inner))):
             found.update(dict.fromkeys(sorted(map(str, missing)), f"Handler {_kind(handler)}"))
     return found
@@ -181,8 +182,8 @@ def oddity(value: np.ndarray, support: Any, is_in: Callable | None = None) -> st
     good = np.asarray((is_in or support)(value))
     if good.shape == value.shape and value.dtype.kind == "f":
         good = good & np.isfinite(value)
-    told = np.atleast_1d(good) if value.ndim else good  # of an event there is one answer
-    words = where_not(told, f"what is not in its support, {support},")
+    answers = np.atleast_1d(good) if value.ndim else good  # of an event there is one
+    words = where_not(answers, f"what is not in its support, {support},")
     shown = good.shape == value.shape and not good.all()
     return f"{words}, {value[~good].flat[0]:g}" if shown else words
 

@@ -55,7 +55,9 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     try:
         program, data = jax.make_jaxpr(run)(), seen.data
         again = jax.make_jaxpr(lambda: run())()  # another function, which is traced anew
-        seen.restless = _hidden(model, args, kwargs) or _restless(program, data, again, seen.data)
+        seen.unrepeatable = _hidden(model, args, kwargs) or _unrepeatable(
+            program, data, again, seen.data
+        )
         if any(map(_are_indices, jax.tree.leaves((args, kwargs)))) and "gather" in str(program):
             seen.beyond = out_of_bounds(model, args, kwargs)
         own = as_numpy((args, kwargs))
@@ -75,7 +77,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     return seen
 
 
-def _restless(
+def _unrepeatable(
     program: ClosedJaxpr, data: dict[str, Any], again: ClosedJaxpr, data_again: dict[str, Any]
 ) -> str:
     """Which data, or that what another run computes, are others, in words; or nothing."""

@@ -45,7 +45,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     try:
         with _leaving_nothing(model):
             trace = quiet_trace(InitMessenger(_start)(model), args, kwargs)
-            seen.restless = _restless(model, args, kwargs)
+            seen.unrepeatable = _unrepeatable(model, args, kwargs)
         sites = _samples(trace)
         seen.unknown = unknown_sites(
             _handlers(model), trace.nodes, lambda inner: _trace(inner, args, kwargs)
@@ -132,7 +132,7 @@ def _samples(trace: poutine.Trace) -> dict[str, Any]:
     }
 
 
-def _restless(model: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
+def _unrepeatable(model: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
     """Which site differs between two runs with the same draws, in words; or nothing."""
     try:
         # Not at zero, where noise that a latent multiplies is not seen.

@@ -106,7 +106,7 @@ def test_a_model_that_is_another_one_at_each_call_is_refused(ppl, kind):
             ppl.sample("y", ppl.dist.Normal(b * x[rows], 1.0 + noise**2), obs=y[rows])
 
     data = ppl.array([1.0, 2.0, 3.0, 4.0]), ppl.array([1.0, 2.0, 3.0, 5.0])
-    assert bool(look(ppl, model, *data).restless) == (kind in ("data", "noise"))
+    assert bool(look(ppl, model, *data).unrepeatable) == (kind in ("data", "noise"))
     if kind == "data":
         with pytest.raises(ValueError, match=r"another one at each call, as .*Draw data before"):
             ppl.fit(model, *data)
@@ -116,7 +116,7 @@ def test_a_latent_that_a_handler_hides_is_drawn_anew_and_found(ppl):
     x = ppl.array([1.0, 2.0])
     for hidden in ("b", "nothing"):
         given = ppl.handlers.block(linear(ppl), hide=[hidden])
-        assert bool(look(ppl, given, x, x).restless) == (hidden == "b")
+        assert bool(look(ppl, given, x, x).unrepeatable) == (hidden == "b")
 
 
 @pytest.mark.parametrize("kind", ["torch's noise", "counter", "parameter"])
@@ -136,7 +136,7 @@ def test_what_a_model_draws_beside_its_sites_is_found_pyro(kind):
         }[kind]()
         ppl.sample("y", ppl.dist.Normal(b + more, torch.ones(30)).to_event(1), obs=torch.ones(30))
 
-    assert look(ppl, model).restless == ("" if kind == "parameter" else "as at site 'y'")
+    assert look(ppl, model).unrepeatable == ("" if kind == "parameter" else "as at site 'y'")
     assert "start" not in pyro.get_param_store()
 
 
