@@ -111,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("posterior", parents=[models], help="draws beside NUTS, NumPyro")
     one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--nuts", action="store_true", help="chains of result.nuts(), too")
     one.set_defaults(function=posterior)
 
     one = commands.add_parser("check", parents=[models], help="compare Pyro's models and NumPyro's")

@@ -28,19 +28,22 @@ def posterior(args: argparse.Namespace) -> None:
     for entry in chosen(args.models, args.which):
         with enable_x64(True):
             try:
-                print(compared(entry, args.seed), flush=True)
-            except Exception as error:  # noqa: BLE001  it is told
+                print(compared(entry, args.seed, args.nuts), flush=True)
+            except Exception as error:  # noqa: BLE001  it is printed
                 print(f"{entry.name}: {in_words(error)}", flush=True)
         jax.clear_caches()
 
 
-def compared(entry: Any, seed: int) -> str:
-    """Farthest mean in sds of NUTS, and ratios of sds, of `sample()` and of the Gaussian."""
+def compared(entry: Any, seed: int, with_nuts: bool) -> str:
+    """Farthest mean in sds of NUTS, and ratios of sds, of `sample()` and of the Gaussian.
+
+    :param with_nuts: whether of chains that go on from the fit as well.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = result_of_numpyro(entry, seed, **DEFAULTS)
         draws = result.sample(4000, rng_key=jax.random.key(seed + 1))
-    told = any("NUTS" in str(one.message) for one in caught)
+    is_warned = any("NUTS" in str(one.message) for one in caught)
     gaussian = result.sample(4000, corrected=False, rng_key=jax.random.key(seed + 2))
     last = {name: value[-1] for name, value in draws.items()}
     kernel = NUTS(
@@ -55,7 +58,11 @@ def compared(entry: Any, seed: int) -> str:
     r_hat = max(float(np.nanmax(one["r_hat"])) for one in summary(chains).values())
     exact = {name: value for name, value in mcmc.get_samples().items() if name in draws}
     words = f"sample {off(draws, exact)}, Gaussian {off(gaussian, exact)}, R-hat {r_hat:.3f}"
-    words += ", warned" * told + ", no reference" * (r_hat > LARGEST_R_HAT)
+    if with_nuts:
+        chains_of_fit = result.nuts(progress_bar=False)
+        own = {k: v for k, v in chains_of_fit.mcmc.get_samples().items() if k in exact}
+        words += f", nuts() {off(own, exact)}, {chains_of_fit.verdict}"
+    words += ", warned" * is_warned + ", no reference" * (r_hat > LARGEST_R_HAT)
     return f"{entry.name}: {result.verdict}, {words}"
 
 

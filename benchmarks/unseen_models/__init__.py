@@ -5,6 +5,8 @@ from . import (  # noqa: F401
     everyday_modes,
     everyday_nested,
     everyday_regressions,
+    everyday_skewed,
+    everyday_tails,
     groups,
     new_groups,
     new_hard,
