@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,16 @@ READS = (
     jax.errors.TracerIntegerConversionError,
     jax.errors.NonConcreteBooleanIndexError,
 )
+
+
+class Looks(NamedTuple):
+    """Which steps look at what others have counted: a read of a GPU takes as long as a launch."""
+
+    at_first: int = 16  #: so many steps
+    each: int = 16  #: of the later ones, each of this number
+
+
+LOOKS = Looks()
 
 #: The signature and words of another function; its type would be that of no method.
 described_as: Any = functools.wraps
@@ -86,7 +96,10 @@ class SVI(numpyro.infer.SVI):
         self._compiled: dict[Any, Callable] = {}
         self._reads_arrays = False  #: whether the model has to have its arrays as it is compiled
         self._has_warned_of_constants = False
-        self._num_skipped: list[Any] | None = []
+        self._num_steps = 0
+        self._counts: tuple[list, list] = [], []  # of draws and of steps, of one under way
+        self._has_warned_of_steps = False
+        self._num_dropped = loss.new_count() if isinstance(loss, NaturalELBO) else None
         self._is_shared = False  #: whether other processes have a part of the data
 
     @described_as(numpyro.infer.SVI.init)
@@ -144,7 +157,8 @@ class SVI(numpyro.infer.SVI):
         :raises ValueError: without ``rng_key``; or if the first loss is not finite.
         :warns UserWarning: once, when a step has not been taken; the optimiser counts them all in
             ``num_skipped``, in the ``optim_state`` of :attr:`state`. Once, when ``NaturalELBO`` has
-            left out draws. A step waits for neither, so that a later one may warn.
+            left out draws. A step waits for neither, so that a later one may warn, and after the
+            first ones only some look.
         """
         first = self.state is None
         if first and self._rng_key is None:
@@ -172,15 +186,17 @@ class SVI(numpyro.infer.SVI):
             state, loss, num_dropped = self._updated(args, kwargs)
         is_lost = first and not jnp.isfinite(loss)
         self.state = self._last = None if is_lost else state
-        if num_dropped is not None:
-            self.loss.count_later(num_dropped)
+        if self._num_dropped is not None:
+            self._num_dropped.total = num_dropped
         if is_lost:
             raise ValueError(
                 f"The first loss is {float(loss)}: the bound is not finite where the guide "
                 "starts. Start elsewhere (init_loc_fn=), narrower (init_scale=), or check the "
                 "data for values outside the likelihood's support."
             )
-        self._warn_of_skipped_steps()
+        self._num_steps += 1
+        if self._num_steps <= LOOKS.at_first or self._num_steps % LOOKS.each == 0:
+            self._look_at_counts()
         return loss
 
     def _check_same_model(self, given: SVIState, own: SVIState) -> None:
@@ -208,19 +224,23 @@ class SVI(numpyro.infer.SVI):
                     f"{had}. Assign svi.state that of the same model and family, or None to begin."
                 )
 
-    def _warn_of_skipped_steps(self) -> None:
-        """Warn of what earlier steps have counted, without waiting for any."""
-        before, self._num_skipped = self._num_skipped, None
-        if before is None:  # once is enough
+    def _look_at_counts(self) -> None:
+        """Warn of what a step has counted that was under way, unless it still is."""
+        dropped, skipped = self._counts
+        if not all(count.is_ready() for count in (*dropped, *skipped)):
             return
-        if any(count.is_ready() and int(count) for count in before):
+        for total in dropped:
+            self.loss.add_up(self._num_dropped, int(total))
+        if any(map(int, skipped)):
+            self._has_warned_of_steps = True  # once is enough
             warn(
                 "A step was skipped: a gradient or the step's result is not finite, or the step "
                 "before led far off. Parameters keep their last good value."
             )
-            return
+        dropped = [self._num_dropped.total] if self._num_dropped else []
         states = jax.tree.leaves(self.state.optim_state, is_leaf=_counts_skipped)
-        self._num_skipped = [state.num_skipped for state in states if _counts_skipped(state)]
+        skipped = [state.num_skipped for state in states if _counts_skipped(state)]
+        self._counts = dropped, [] if self._has_warned_of_steps else skipped
 
     def _updated(self, args: tuple, kwargs: dict[str, Any]) -> tuple[SVIState, jax.Array, Any]:
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -230,7 +250,8 @@ class SVI(numpyro.infer.SVI):
         static = tuple(None if is_dynamic else _Constant(leaf) for leaf, is_dynamic in pairs)
         if (structure, static) not in self._compiled:
             self._warn_of_constants(args, kwargs, structure, static)
-        return self._compiled_update(structure, static)(self.state, dynamic)
+        total = None if self._num_dropped is None else self._num_dropped.total
+        return self._compiled_update(structure, static)(self.state, dynamic, total)
 
     def _warn_of_constants(self, args: tuple, kwargs: dict, structure: Any, static: tuple) -> None:
         """Warn, once, of an argument that changes from step to step and is compiled in."""
@@ -261,7 +282,9 @@ class SVI(numpyro.infer.SVI):
             while len(self._compiled) >= SIZES.most_steps:
                 del self._compiled[next(iter(self._compiled))]
 
-            def update(state: SVIState, dynamic: list) -> tuple[SVIState, jax.Array, Any]:
+            def update(
+                state: SVIState, dynamic: list, total: Any
+            ) -> tuple[SVIState, jax.Array, Any]:
                 leaves = [
                     leaf if constant is None else constant.value
                     for leaf, constant in zip(dynamic, static, strict=True)
@@ -269,7 +292,7 @@ class SVI(numpyro.infer.SVI):
                 args, kwargs = jax.tree.unflatten(structure, leaves)
                 if not isinstance(self.loss, NaturalELBO):
                     return *self.update(state, *args, **kwargs), None
-                mutable = {**(state.mutable_state or {}), NaturalELBO.COUNT: jnp.zeros((), int)}
+                mutable = {**(state.mutable_state or {}), NaturalELBO.COUNT: total}
                 state = state._replace(mutable_state=mutable)
                 state, loss = self.update(state, *args, **kwargs)
                 mutable = dict(state.mutable_state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -39,6 +40,14 @@ from numpyro_ngvi.tracing import LogDensity, conjugate_sites_in, posteriors_in
 from numpyro_ngvi.tracing.arguments import typed_key
 
 
+@dataclasses.dataclass
+class CountOfDraws:
+    """How many draws the steps of one run have left out."""
+
+    total: jax.Array  #: after the last step, which may be under way
+    known: int = 0  #: of these, those that were read
+
+
 @shared_doc(elbo.NaturalELBO)
 class NaturalELBO(elbo.NaturalELBO, ELBO):
     """The bound in nats is minus the loss; the log evidence of this model is -6.63.
@@ -53,8 +62,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     """
 
     can_infer_discrete = True
-    #: In the mutable state: give it, and a step returns there how many draws it has left out, and
-    #: its program calls nobody. Such a program can be kept on disk, and JAX starts it sooner.
+    #: In the mutable state: give a number, and a step adds to it how many draws it has left out,
+    #: and its program calls nobody. Such a program can be kept on disk, and JAX starts it sooner.
     COUNT = "_ngvi_num_dropped"
 
     @door
@@ -70,24 +79,26 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     ) -> None:
         self._set_options(num_particles, curvature, num_gradients, antithetic, quasi_random)
         super().__init__(num_particles=num_particles, vectorize_particles=vectorize_particles)
-        self._counts: list[Any] = []  # of steps of which some may be under way
+        self._counts: list[CountOfDraws] = []
         self._num_outside_jit = 0
 
     @property
     def num_dropped(self) -> int:
-        jax.block_until_ready(self._counts)
         jax.effects_barrier()  # steps of the stock SVI have yet to count theirs
-        self._add_counts()
+        for count in self._counts:
+            self.add_up(count, int(count.total))
         return self._num_dropped
 
-    def count_later(self, num_dropped: jax.Array) -> None:
-        """Count what a step has returned as :attr:`COUNT`, once it is known; waits for nothing."""
-        self._counts.append(num_dropped)
-        self._add_counts()
+    def new_count(self) -> CountOfDraws:
+        """For steps that return how many draws they have left out as :attr:`COUNT`."""
+        self._counts.append(CountOfDraws(jnp.zeros((), int)))
+        return self._counts[-1]
 
-    def _add_counts(self) -> None:
-        while self._counts and self._counts[0].is_ready():
-            self._count(int(self._counts.pop(0)))
+    def add_up(self, count: CountOfDraws, total: int) -> None:
+        """Take note of how many there are after one of its steps."""
+        if total > count.known:
+            known, count.known = count.known, total
+            self._count(total - known)
 
     def loss(self, *args: Any, **kwargs: Any) -> jax.Array:
         """The loss in nats, whose gradient is the natural gradient.
@@ -113,7 +124,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays)
         settings: Any = jax.config  # whose flags have no types
         if not is_traced and not settings.jax_disable_jit:
-            count = {self.COUNT: jnp.zeros((), int)}
+            count = {self.COUNT: here.get(self.COUNT, jnp.zeros((), int))}
             with contextlib.suppress(Exception):  # what is wrong with the model is told below
                 found, gradient = in_one_program(
                     lambda key, params: self._evaluated(key, params, *run),
@@ -121,7 +132,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                     {**here, **count},
                 )
                 if self.COUNT not in param_map:
-                    self.count_later(found["mutable_state"].pop(self.COUNT))
+                    self._count(int(found["mutable_state"].pop(self.COUNT)))
                 trained = {name: param_map[name] for name in gradient}
                 loss = found["loss"] + _as_gradient(gradient, trained)
                 return {"loss": loss, "mutable_state": found["mutable_state"] or None}
@@ -138,7 +149,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:
         params = dict(param_map)
-        is_returned = params.pop(self.COUNT, None) is not None
+        before = params.pop(self.COUNT, None)
         model_key, guide_key, *_ = keys = random.split(typed_key(rng_key), 2 + DEFAULTS.max_batches)
         set_up = GuideSetUp(model, guide)  # before the guide runs again
         density = LogDensity(model, guide, args, kwargs, model_key)
@@ -151,8 +162,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             value, mutable_state = density.with_mutable_state({}, params, guide_key)
             loss = -value
         mutable_state = _where_finite(mutable_state, params)
-        if is_returned:
-            mutable_state = {**(mutable_state or {}), self.COUNT: num_dropped.astype(int)}
+        if before is not None:
+            mutable_state = {**(mutable_state or {}), self.COUNT: before + num_dropped.astype(int)}
         else:
             count = functools.partial(jax.debug.callback, self._count, num_dropped)
             jax.lax.cond(num_dropped > 0, count, lambda: None)
