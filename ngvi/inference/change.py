@@ -18,7 +18,7 @@ class Change(TellsWhatItHas):
     :ivar factor: ``C`` of its covariance ``C C^T``, shape ``(d, d)``.
     :ivar left_out: observations of the arguments that do not count, numbered one after another.
     :ivar bound: on the log evidence of the earlier rows, in nats.
-    :ivar bound_error: its standard error.
+    :ivar bound_error: its standard error at later Gaussians, as an estimate of the true bound.
     :ivar drift: what the earlier rows' log likelihoods being Gaussians has cost so far, in nats;
         see ``update`` of a result.
     :ivar num_updates: how many have led here.

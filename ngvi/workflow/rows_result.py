@@ -145,14 +145,16 @@ class RowsResult(Result):
         change. It is exact for conjugate models. Otherwise sites of earlier rows stay what they
         were when these came, and ``change.drift`` adds up, in nats, half of the variance that
         ``log w`` had each time: what their being Gaussians costs. :attr:`reason` says so where a
-        fit of all rows may be elsewhere. The fit and its guide stay as they are::
+        fit of all rows may be elsewhere. ``bound`` is then an estimate of all rows' bound, which
+        without the earlier ones nobody knows: ``bound_error`` has these variances in it. The fit
+        and its guide stay as they are::
 
             result = fit(model, X[:1000], y[:1000])
             result = result.update(X[1000:2000], y[1000:2000])
 
         :param args: arguments of the model, with the new rows alone.
         :param kwargs: keyword arguments of the model.
-        :return: a result whose arguments are these; its bound is that of all rows so far.
+        :return: a result whose arguments are these, and whose bound is about all rows so far.
         :raises TypeError: for what are no arguments of the model.
         :raises ValueError: for rows of another shape, with which the model does not run or indexes
             beyond the end of an array; for new groups, which are new latents; and as :meth:`sites`.

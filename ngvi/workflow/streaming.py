@@ -5,6 +5,11 @@ gradients of the new rows alone lead to the new optimum. For conjugate models it
 all rows. Otherwise sites of earlier rows stay what they were when their rows came; what that costs
 is seen at that time, as the variance of ``log w``: twice the divergence of the posterior from its
 Gaussian, where that is small.
+
+The bound adds up ``E_q[log p(y_t | theta)] - KL(q_t || q_{t-1})``. Under a later Gaussian the mean
+of an earlier ``log w`` is another one than it was, by a number that old rows alone would tell. Who
+knows these rows expects later posteriors anywhere in the one that they make: the mean under it is
+that of ``log w`` at one draw, so that its standard deviation is the error's.
 """
 
 from __future__ import annotations
@@ -149,7 +154,7 @@ def next_change(old: Any, q: DenseGaussian) -> Change:
         mean=q.mean,
         factor=q.factor,
         bound=old.bound,
-        bound_error=old.bound_error,
+        bound_error=math.hypot(old.bound_error, spread or 0.0),
         drift=drift_of(old, spread),
         num_updates=count + 1,
     )

@@ -33,6 +33,7 @@ def test_an_update_of_a_conjugate_model_is_the_posterior_of_all_rows(ppl, tmp_pa
     np.testing.assert_array_equal(ppl.numpy(first.posterior.mean), before)
     assert both.bound - first.bound == pytest.approx(of_all - evidence, abs=1e-6)
     assert both.converged and both.change.num_updates == 1 and both.change.drift < 1e-6
+    assert both.bound_error == pytest.approx(first.bound_error, abs=1e-6)
     assert both.diagnostics.pareto_k < 0.5
     both.save(tmp_path / "both")
     again = type(both).load(tmp_path / "both", models.regression(ppl))
@@ -69,6 +70,8 @@ def test_ten_batches_of_a_regression_are_nearly_a_fit_of_all_rows():
             assert some.cost.gradients == 0  # of the prior and earlier rows
         assert some.converged and 0 < some.change.drift < 0.05
         assert some.change.num_updates == 9
+        assert some.bound_error == pytest.approx((2 * some.change.drift) ** 0.5, rel=0.02)
+        assert abs(some.bound - full.bound) < 3 * some.bound_error
         step = ppl.numpy(some.posterior.mean) - ppl.numpy(full.posterior.mean)
         precision = np.linalg.inv(ppl.numpy(full.family.covariance_matrix))
         assert 0.5 * step @ precision @ step < 0.05
