@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -70,11 +71,25 @@ class MatrixCoordinates(Gaussian):
     scale: Any
     matrices: Shapes | None
 
+    def for_step(self) -> Self:
+        """With the inverses of the factors, where a device multiplies sooner than it divides.
+
+        Of a thousand rows a GPU divides in the time of ten products, and a step divides by each
+        factor four times.
+        """
+        if self.ops.on_cpu(self.loc):
+            return self
+        new, invert = copy.copy(self), self.ops.inverse_lower
+        inverses = [(invert(a), invert(b)) for a, b in self._root().pairs]
+        object.__setattr__(new, "_inverses", inverses)  # no coordinates, and of this object alone
+        return new
+
     def _root(self) -> KroneckerRoot:
         """``C``; of a direction its factors."""
         shapes, dim = self.matrices or (), self.dim
         pairs = self._unpacked(self.row_tril, self.column_tril)
-        return KroneckerRoot(self.ops, shapes, dim, pairs, self.scale)
+        inverses = getattr(self, "_inverses", None)
+        return KroneckerRoot(self.ops, shapes, dim, pairs, self.scale, inverses)
 
     def _each(self, function: Callable[..., Any], *pairs: Pairs) -> Pairs:
         """``function`` of a side of the same matrix of all pairs, and of its other side's size."""

@@ -104,5 +104,4 @@ class MatrixSteps(MatrixCoordinates, ForRules):
 
     def _quotients(self, direction: Self) -> Pairs:
         """``X`` and ``Y`` of a direction."""
-        pairs = self._root().pairs, direction._root().pairs
-        return self._each(lambda factor, change, _: self.ops.lower_quotient(factor, change), *pairs)
+        return self._root().quotients(direction._root().pairs)

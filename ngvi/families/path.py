@@ -75,7 +75,13 @@ class WhitenedPath:
         """See :class:`Path`."""
         pairs = zip(self._steps(), self.blocks, strict=True)
         blocks = [(steps.damped(step_size, p), w) for steps, (p, w) in pairs]
-        return dataclasses.replace(self, blocks=blocks)
+        definite = [
+            dataclasses.replace(steps, are_definite=True)
+            if hasattr(steps, "are_definite")
+            else steps
+            for steps in self._steps()
+        ]
+        return dataclasses.replace(self, blocks=blocks, steps=definite)
 
     def at(self, step_size: Any) -> Any:
         """See :class:`Path`."""

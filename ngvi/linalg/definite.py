@@ -52,25 +52,31 @@ class Definite(Matrices):
     #: What an eigenvalue of the new precision becomes that is not positive.
     smallest: float = 0.5
 
-    def precision_root(self, change: Array) -> Array:
+    def precision_root(self, change: Array, is_definite: bool = False) -> Array:
         """The lower triangular ``R`` with ``R R^T = M``, its diagonal positive.
 
         :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
+        :param is_definite: whether ``M`` is known to be, so that nothing is looked at.
         :return: shape ``(..., k, k)``.
         """
         factor = self.cholesky(self.eye(change.shape[-1], change) + change)
+        if is_definite:
+            return factor
         definite = self.likely(self._has_root(factor, change))
         return self.cond(definite, lambda: factor, lambda: self._corrected_root(change, 0.5))
 
-    def covariance_root(self, change: Array) -> tuple[Array, Array]:
+    def covariance_root(self, change: Array, is_definite: bool = False) -> tuple[Array, Array]:
         """The lower triangular ``R`` with ``R R^T = M^-1``, its diagonal positive, and ``R^-1``.
 
         With ``M = Q Q^T`` for an upper triangular ``Q``, it is ``Q^-T``.
 
         :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
+        :param is_definite: as of :meth:`precision_root`.
         :return: both of shape ``(..., k, k)``.
         """
         factor = self._inverse_root(change)
+        if is_definite:
+            return self.inverse_lower(factor), factor
         definite = self.likely(self._has_root(factor, change))
         known = self.cond(definite, lambda: factor, lambda: self._corrected_root(change, -0.5))
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
@@ -92,7 +98,7 @@ class Definite(Matrices):
         negative keeps the positive ones whole: next to them all other directions widen, from step
         to step. Here they are made smaller together, ``c t`` with the largest of size one at most,
         and a precision is multiplied by ``1 + c t + (c t)^2 / 2``, whose logarithm noise does not
-        move to second order (Lin, Schmidt and Khan, 2020).
+        move to second order (Lin, Schmidt and Khan, 2020). So it is at least half of what it was.
 
         :param changes: ``-rho P``, symmetric, shape ``(..., k, k)``; of several, which belong to
             one step, ``c`` is the same.
@@ -207,6 +213,7 @@ class DenseSteps:
     """Steps of dense blocks along a direction."""
 
     ops: Definite
+    are_definite: bool = False  #: whether all precisions are known to be positive definite
 
     def damped(self, rho: Array | float, change: Array) -> Array:
         """The change whose step of ``rho`` is :meth:`Definite.damped`."""
@@ -221,7 +228,7 @@ class CovarianceSteps(DenseSteps):
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> CovarianceStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
-        root, inverse = self.ops.covariance_root(rho * change)
+        root, inverse = self.ops.covariance_root(rho * change, self.are_definite)
         return CovarianceStep(root, inverse, rho * _square_times(root, shift))
 
     def kl(self, step: CovarianceStep) -> Array:
@@ -246,7 +253,7 @@ class PrecisionSteps(DenseSteps):
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> PrecisionStep:
         """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
-        root = self.ops.precision_root(rho * change)
+        root = self.ops.precision_root(rho * change, self.are_definite)
         return PrecisionStep(root, rho * self.ops.divide(root, shift))
 
     def kl(self, step: PrecisionStep) -> Array:

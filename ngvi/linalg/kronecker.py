@@ -50,6 +50,7 @@ class KroneckerSteps:
     """The :class:`KroneckerStep` of every size along a direction."""
 
     ops: Definite
+    are_definite: bool = False  #: whether both precisions are known to be positive definite
 
     def damped(self, rho: Array | float, change: tuple[Array, Array]) -> tuple[Array, Array]:
         """The changes whose step of ``rho`` is that of a curvature that is mostly noise.
@@ -74,7 +75,8 @@ class KroneckerSteps:
 
         :param shift: None for a mean that stays.
         """
-        rows, columns = (self._root(*self.ops.covariance_root(rho * one)) for one in change)
+        roots = [self.ops.covariance_root(rho * one, self.are_definite) for one in change]
+        rows, columns = (self._root(*both) for both in roots)
         size = self.ops.xp.sqrt(rows.mean * columns.mean)
         if shift is None:
             return KroneckerStep(rows, columns, size, None)

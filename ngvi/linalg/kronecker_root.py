@@ -35,6 +35,7 @@ class KroneckerRoot:
     :param dim: of the latent vector.
     :param pairs: ``A`` and ``B`` of each, lower triangles.
     :param scale: of the other latents, shape ``(r,)``.
+    :param inverses: of both factors of each, if products with them are to stand for solutions.
     """
 
     ops: Matrices
@@ -42,6 +43,7 @@ class KroneckerRoot:
     dim: int
     pairs: Pairs
     scale: Array
+    inverses: Pairs | None = None
 
     # -- vectors ----------------------------------------------------------------------
 
@@ -86,16 +88,33 @@ class KroneckerRoot:
     def solve(self, vector: Array) -> Array:
         """``C^-1 x``."""
         parts, solve = self.split(vector), self.ops.solve_rows
-        pairs = zip(self.pairs, parts.matrices, strict=True)
-        solved = [solve(b, solve(a, w.mT).mT) for (a, b), w in pairs]
+        if self.inverses is not None:
+            pairs = zip(self.inverses, parts.matrices, strict=True)
+            solved = [times(self.ops.xp, p, w @ q.mT) for (p, q), w in pairs]
+        else:
+            pairs = zip(self.pairs, parts.matrices, strict=True)
+            solved = [solve(b, solve(a, w.mT).mT) for (a, b), w in pairs]
         return self.join(solved, parts.rest / self.scale)
 
     def solve_transpose(self, vector: Array) -> Array:
         """``C^-T x``, for one vector."""
         parts, solve = self.split(vector), self.ops.solve_lower
-        pairs = zip(self.pairs, parts.matrices, strict=True)
-        solved = [solve(b, solve(a, w, trans=True).mT, trans=True).mT for (a, b), w in pairs]
+        if self.inverses is not None:
+            pairs = zip(self.inverses, parts.matrices, strict=True)
+            solved = [p.mT @ (w @ q) for (p, q), w in pairs]
+        else:
+            pairs = zip(self.pairs, parts.matrices, strict=True)
+            solved = [solve(b, solve(a, w, trans=True).mT, trans=True).mT for (a, b), w in pairs]
         return self.join(solved, parts.rest / self.scale)
+
+    def quotients(self, pairs: Pairs) -> Pairs:
+        """``A^-1 X`` and ``B^-1 Y`` of lower triangles."""
+        ops, known = self.ops, self.inverses
+        quotient = ops.lower_quotient if known is None else ops.lower_product
+        return [
+            (quotient(a, x), quotient(b, y))
+            for (a, b), (x, y) in zip(known or self.pairs, pairs, strict=True)
+        ]
 
 
 def times(xp: Any, factor: Array, matrices: Array) -> Array:

@@ -73,8 +73,12 @@ class Matrices(Sums):
 
     small_dim = 512  # under vmap the number of draws cannot be seen
 
-    precision_root = jax.jit(definite.Definite.precision_root, static_argnames="self")
-    covariance_root = jax.jit(definite.Definite.covariance_root, static_argnames="self")
+    precision_root = jax.jit(
+        definite.Definite.precision_root, static_argnames=("self", "is_definite")
+    )
+    covariance_root = jax.jit(
+        definite.Definite.covariance_root, static_argnames=("self", "is_definite")
+    )
 
     def on_cpu(self, tensor: jax.Array) -> bool:
         return jax.default_backend() == "cpu"  # a traced array says nothing of its device
