@@ -28,7 +28,14 @@ from ngvi.workflow.influence import Influence, influence
 from ngvi.workflow.kept import KEPT, KnownTarget
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.sites import Sites
-from ngvi.workflow.streaming import ChangedObjective, OneStep, account, fewer, next_change
+from ngvi.workflow.streaming import (
+    ChangedObjective,
+    OneStep,
+    account,
+    check_shapes,
+    fewer,
+    next_change,
+)
 from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units, check_rows, make_units
 
@@ -164,7 +171,7 @@ class RowsResult(Result):
         self._check_whole("update")
         new = self._with_fields(args=args, kwargs=kwargs, change=None)
         try:
-            shapes = new._latent_shapes()
+            shapes = new._shapes()
             beyond = new._out_of_bounds()
             if beyond and not self._out_of_bounds():  # or it may be meant
                 raise IndexError(beyond)
@@ -173,13 +180,7 @@ class RowsResult(Result):
                 f"update() runs the model with the new rows, and it does not run: {error}\nThey "
                 "must be like those of the fit, but for their number, and of known groups."
             ) from error
-        for name, shape in self._latent_shapes().items():
-            if shapes.get(name) != shape:
-                raise ValueError(
-                    f"update() keeps the latents, and with the new rows '{name}' is of shape "
-                    f"{shapes.get(name)}, in the fit of shape {shape}: new groups are new latents. "
-                    "Fit all rows again, or see sample_groups."
-                )
+        check_shapes(self._shapes(), shapes)
         if (seen := self._look(self.model, args, kwargs)) is not None:
             check_seen(seen, self.model, args, kwargs, allow_prior=True)
         with _computed(), new._at_model():
@@ -224,10 +225,10 @@ class RowsResult(Result):
         fields = account(old, steps, log_weights, change)
         return new._with_fields(cost=cost, seconds=time.perf_counter() - start_time, **fields)
 
-    def _latent_shapes(self) -> dict[str, tuple[int, ...]]:
-        """From a run of the model with the arguments."""
+    def _shapes(self) -> ArvizGroups:
+        """Latents and data of a run of the model with the arguments."""
         nothing = dict.fromkeys(("log_likelihood", "predictive", "prior"), False)
-        return self._groups(self.sample(1, corrected=False), nothing)[0].latent_shapes
+        return self._groups(self.sample(1, corrected=False), nothing)[0]
 
     def _with_fields(self, **fields: Any) -> Self:
         """A copy, which computes its diagnostics anew."""

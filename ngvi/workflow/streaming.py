@@ -27,6 +27,7 @@ from ngvi.inference.outcome import NOT_CONVERGED
 from ngvi.inference.problem import Forwarding, Objective
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
+from ngvi.workflow.arviz import ArvizGroups, Observed
 from ngvi.workflow.climb import Steps
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
@@ -94,6 +95,38 @@ class OneStep:
         hessian = family.assemble_hessian(to_own(-units @ self.precision))
         gradient = to_own(self.precision @ self.shift)
         return family.natural_step(family.bonnet_price(gradient, hessian), 1.0)
+
+
+def check_shapes(old: ArvizGroups, new: ArvizGroups) -> None:
+    """Refuse new rows with which sites are of other shapes, but for the number of rows.
+
+    :param old: latents and data of a run with the earlier rows.
+    :raises ValueError: naming the site.
+    """
+    for name, shape in old.latent_shapes.items():
+        if new.latent_shapes.get(name) != shape:
+            raise ValueError(
+                f"update() keeps the latents, and with the new rows '{name}' is of shape "
+                f"{new.latent_shapes.get(name)}, in the fit of shape {shape}: new groups are new "
+                "latents. Fit all rows again, or see sample_groups."
+            )
+    for name, site in new.observed.items():
+        before = old.observed.get(name)
+        if before is None or _in_plates(before.value.shape, before) != before.value.shape:
+            continue  # a number for all elements of a plate
+        wanted = _in_plates(before.value.shape, site)
+        if site.value.shape != wanted:
+            raise ValueError(
+                f"update() has data of shape {site.value.shape} for '{name}', whose plates "
+                f"({', '.join(p.name for p in site.plates)}) want {wanted}; in the fit they were "
+                f"of shape {before.value.shape}. New rows may be another number, and no more."
+            )
+
+
+def _in_plates(shape: tuple[int, ...], site: Observed) -> tuple[int, ...]:
+    """The shape with the sizes of a site's plates."""
+    sizes = {plate.axis: plate.size for plate in site.plates}
+    return tuple(sizes.get(axis, size) for axis, size in enumerate(shape))
 
 
 def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> dict[str, Any]:
