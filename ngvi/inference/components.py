@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -69,14 +70,17 @@ class Modes:
         for one in sorted(others, key=lambda one: -one.validation.lower):
             if one.is_certified and not self._is_negligible(one.validation):
                 self._add(one.state, one.validation)
+        log_density = partial(self.runs.problem.objective.log_density, best.state)
         points, values = self.search.starts.pool
+        if len(far := self._far_points()):
+            points, values = np.vstack([points, far]), np.append(values, log_density(far))
         while len(self.found) < self.most and not self.is_over:
             self.is_over = not self._look_at(points, values) and len(points) > 0
             if len(self.found) > 1 and self.num_points < self.options.num_points:
                 self.is_over = False  # these were for one that is alone
             points = self._points()
             if not self.is_over:
-                values = self.runs.problem.objective.log_density(best.state, points)
+                values = log_density(points)
         # Where some that are known are hardly met, others are not met at all.
         self.is_over = self.is_over and self.least_share >= self.options.least_share
 
@@ -117,7 +121,34 @@ class Modes:
         noise = rng.standard_normal((self.options.num_points, space.dim))
         half = len(noise) // 2 if prior is not None else len(noise)
         near, far = means.mean(0) + wide * noise[:half], noise[half:]
-        return near if prior is None else np.concatenate([near, prior.mean + prior.sd * far])
+        if prior is None:
+            return near
+        return np.concatenate([near, prior.mean + prior.sd * far, self._far_points()])
+
+    def _far_points(self) -> np.ndarray:
+        """As far from the prior's mean as the modes so far, and where these have least density.
+
+        A narrow mode has a larger density than a wide one only where it is much the nearer. In many
+        dimensions draws of the prior are as near to one as to the other, and a point on the other
+        side of the wide one is nearer to whatever else there is. Each point is a step further away
+        from the component that is the largest at the one before.
+        """
+        space, prior = self.runs.problem.space, self.search.starts.prior
+        if prior is None:
+            return np.empty((0, space.dim))
+        means = np.stack([space.mean(one.state) for one in self.found])
+        offsets = (means - prior.mean) / prior.sd
+        radius = math.sqrt(np.square(offsets).sum(1).mean())
+        points, away = [], np.zeros(space.dim)
+        which, count = 0, self.options.num_far if len(means) > 1 else 1
+        for _ in range(count):
+            away = away - offsets[which]
+            direction = away / max(float(np.linalg.norm(away)), 1e-300)
+            points.append(prior.mean + prior.sd * radius * direction)
+            last = points[-1][None]
+            parts = [one.validation.bound + space.log_q(one.state, last) for one in self.found]
+            which = int(np.argmax(parts))
+        return np.array(points)
 
     def log_weights(self) -> np.ndarray:
         """Of components that are apart."""

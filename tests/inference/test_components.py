@@ -47,6 +47,13 @@ def test_a_mode_that_hardly_any_point_is_near_to_leaves_others_open():
     assert len(modes.found) == 4 and modes.least_share < 0.25 and not modes.is_over
 
 
+def test_a_narrow_mode_in_many_dimensions_is_seen_on_the_other_side_of_a_wide_one():
+    centres = np.random.default_rng(0).uniform(-10, 10, (2, 30))
+    parts = (0.5, centres[0], 1.0), (0.5, centres[1], 0.78)
+    modes, _ = modes_of(Target(mixture(*parts), dim=30, of_prior=(0.0, 10.0)))
+    assert len(modes.found) == 2
+
+
 def test_modes_of_the_same_height_are_two():
     target = Target(mixture((0.5, [6.0, 6.0], 1.0), (0.5, [-6.0, -6.0], 1.0)), of_prior=(0, 5))
     modes, _ = modes_of(target)
