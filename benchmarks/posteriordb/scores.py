@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ngvi.inference.psis import smoothed_weights
+from ngvi.inference.pareto import smoothed_weights
 
 from .bounds import BoundEvaluator
 from .target import Target

@@ -32,7 +32,6 @@ from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts_options import NutsOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.resampling import Resampling, weighed
-from ngvi.inference.weights_verdict import USABLE
 
 OPTIONS = NutsOptions()
 #: For a model without a density of all data.
@@ -145,7 +144,7 @@ def plan(
     stddevs = np.sqrt(np.maximum(w @ np.square(z - mean), 0.0))
     low, high = options.good_stddevs
     is_good = (
-        best.pareto_k <= USABLE
+        best.judged.are_right(0)
         and weights[0] > options.one_optimum
         and bool(np.all((low < stddevs) & (stddevs < high)))
     )

@@ -9,18 +9,18 @@ effective importance sampling*), so that no weight is more than twice what it wa
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from ngvi.inference.estimate import State
+from ngvi.inference.pareto import error_of_k, smoothed, tail_size
 from ngvi.inference.problem import Problem
-from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE, SHAPE_PRIOR, smoothed_weights, tail_size
-from ngvi.inference.weights_verdict import USABLE, Weights, error_of_k
-from ngvi.latents.layout import Site
+from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE
+from ngvi.inference.weights_verdict import OPTIONS as VERDICT
+from ngvi.inference.weights_verdict import USABLE, Weights, errors_of
 
 
 class Resampling(NamedTuple):
@@ -29,6 +29,7 @@ class Resampling(NamedTuple):
     #: Draws, at first and at most, until so many effective ones have moments within 0.05 sd.
     num_draws: tuple[int, int] = (5000, 20_000)
     effective: int = 2000
+    certain: int = 2  #: standard errors of k-hat, with which weights have to do for that
     least_effective: int = 400  #: as many as an interval takes by chains (Vehtari et al., 2021)
     rounds: int = 2  #: at most, before them, to see where the globals are and how wide
     num_pilots: int = 4000  #: draws of a round
@@ -36,18 +37,33 @@ class Resampling(NamedTuple):
     max_globals: int = 20  #: in more dimensions all draws of a t are far from the Gaussian's
     doubtful: float = 0.5  #: a k-hat of weights times squares, from which on a latent is stretched
     max_stretched: int = 20  #: at most, the worst first
-    max_looked_at: int = 3000  #: of more latents a look at each would cost more than the draws
     stretch: float = 2.0  #: the scale of a stretched latent's t, in standard deviations
     plain_part: float = 0.5  #: of the draws, in which none is stretched
 
 
-class Weighed(NamedTuple):
-    """Draws of a proposal with finite densities, and what they weigh."""
+class Weighed:
+    """Draws of a proposal with finite densities, and what they weigh.
 
-    latents: np.ndarray  #: shape ``(n, d)``
-    log_weights: np.ndarray  #: smoothed and normalised, shape ``(n,)``
-    pareto_k: float  #: of the weights' tail; zero if they hardly vary
-    evidence: float  #: ``log mean(w)`` of all draws, in nats, before smoothing
+    :param latents: shape ``(n, d)``.
+    :param raw: logarithms of their weights, shape ``(n,)``.
+    :param num_drawn: with those that are left out, for the evidence.
+    :ivar log_weights: smoothed and normalised, shape ``(n,)``.
+    :ivar pareto_k: of the weights' tail; zero if they hardly vary.
+    :ivar evidence: ``log mean(w)`` of all draws, in nats, before smoothing.
+    """
+
+    def __init__(self, latents: np.ndarray, raw: np.ndarray, num_drawn: int) -> None:
+        self.latents, self.raw, self.num_drawn = latents, raw, num_drawn
+        self.evidence = float(np.logaddexp.reduce(raw)) - math.log(num_drawn)
+        self.log_weights, shape, self._missing = smoothed(raw)
+        with np.errstate(over="ignore"):  # of draws far out
+            varies = raw.std() > LIMITS.equal
+        self.pareto_k = shape if varies else 0.0
+
+    def joined(self, other: Weighed) -> Weighed:
+        """All draws together: of the first, none that weighs much is forgotten."""
+        latents, raw = np.vstack([self.latents, other.latents]), np.append(self.raw, other.raw)
+        return Weighed(latents, raw, self.num_drawn + other.num_drawn)
 
     @property
     def share(self) -> float:
@@ -59,43 +75,22 @@ class Weighed(NamedTuple):
         """Draws that they are worth."""
         return self.share * len(self.log_weights)
 
-    @property
-    def are_trusted(self) -> bool | None:
-        """Whether averages under them are those of the posterior; None if that is not decided."""
-        count = len(self.log_weights)
-        error = error_of_k(self.pareto_k, tail_size(count), SHAPE_PRIOR)
-        return Weights(self.pareto_k, error, self.share, math.nan, count).are_trusted
+    @functools.cached_property
+    def judged(self) -> Weights:
+        """What tells whether averages under them are those of the posterior."""
+        count = len(self.raw)
+        error = error_of_k(self.pareto_k, tail_size(count))
+        errors = errors_of(self.log_weights, self._missing, self.latents)
+        return Weights(self.pareto_k, error, self.share, math.nan, count, errors=errors)
 
     def shapes_of_squares(self, mean: np.ndarray) -> np.ndarray:
-        """The k-hat of weights times squared deviations of each latent, shape ``(d,)``.
-
-        A variance whose k-hat is above 0.7 hangs on rare draws, whatever that of the weights alone
-        (Vehtari et al., 2024, section 2.3).
-        """
+        """The k-hat of weights times squared deviations of each latent, shape ``(d,)``."""
         with np.errstate(divide="ignore"):
             logs = (
                 2.0 * np.log(np.abs(some - at))
                 for some, at in zip(self.latents.T, mean, strict=True)
             )
-            return np.array([smoothed_weights(self.log_weights + one)[1] for one in logs])
-
-    def rarely_wide(self, sites: Sequence[Site], options: Resampling) -> tuple[np.ndarray, bool]:
-        """Latents whose variance hangs on rare draws, and whether more draws might say otherwise.
-
-        Of many elements of a site the largest shape is above 0.7 by chance: by the largest of as
-        many errors.
-
-        :return: their indices, the worst first; of too many latents, which would take too long,
-            none.
-        """
-        if self.latents.shape[1] > options.max_looked_at:
-            return np.array([], int), False
-        shapes = self.shapes_of_squares(np.exp(self.log_weights) @ self.latents)
-        error = error_of_k(USABLE, tail_size(len(self.log_weights)), SHAPE_PRIOR)
-        sizes = np.repeat([site.size for site in sites], [site.size for site in sites])
-        limits = USABLE + error * ndtri((sizes - 0.375) / (sizes + 0.25))
-        order = np.argsort(limits - shapes, kind="stable")
-        return order[(shapes > limits)[order]], bool(shapes.max() > USABLE - error)
+            return np.array([smoothed(self.log_weights + one).shape for one in logs])
 
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draws as often as their weights say, shape ``(count, d)``."""
@@ -129,12 +124,7 @@ class Proposal:
                 "corrected=True weighs draws by the model's density, which is finite at none of "
                 "them: leave it out, and look at result.diagnostics."
             )
-        found = log_weights[finite]
-        evidence = float(np.logaddexp.reduce(found)) - math.log(count)
-        smoothed, shape = smoothed_weights(found)
-        with np.errstate(over="ignore"):  # of draws far out
-            varies = found.std() > LIMITS.equal
-        return Weighed(latents[finite], smoothed, shape if varies else 0.0, evidence)
+        return Weighed(latents[finite], log_weights[finite], count)
 
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
@@ -263,7 +253,7 @@ def proposal_for(
 
 def _doubtful(pilot: Weighed, mean: np.ndarray, options: Resampling) -> np.ndarray:
     """Latents whose variance hangs on few of the weighted draws, the worst first."""
-    if pilot.pareto_k == 0.0 or len(mean) > options.max_looked_at:
+    if pilot.pareto_k == 0.0 or len(mean) > VERDICT.max_latents:
         return np.array([], int)
     shapes = pilot.shapes_of_squares(mean)
     order = np.argsort(-shapes, kind="stable")[: options.max_stretched]

@@ -2,11 +2,11 @@
 
 Draws of ``q`` have importance weights ``w = p(y, theta) / q(theta)``. The largest of them are
 replaced by quantiles of a generalised Pareto distribution that is fitted to them, whose shape ``k``
-tells how many moments they have: those up to the order ``1 / k``. Below 0.7, averages under the
-smoothed weights can be trusted. Then ``q`` is close enough to the posterior to be corrected by them
-(Yao, Vehtari, Simpson and Gelman, 2018, *Yes, but did it work?*; Vehtari, Simpson, Gelman, Yao and
-Gabry, 2024, JMLR 25). It is a statement about all latents together: with many of them ``k`` may
-exceed 0.7 though each of the marginals is fine.
+tells how many moments they have: those up to the order ``1 / k`` (Yao, Vehtari, Simpson and Gelman,
+2018, *Yes, but did it work?*; Vehtari, Simpson, Gelman, Yao and Gabry, 2024, JMLR 25). Where the
+tail that is fitted holds little beyond the largest draw, averages under the smoothed weights can be
+trusted (:mod:`~ngvi.inference.weights_verdict`), and ``q`` is close enough to the posterior to be
+corrected by them. Of thousands of latents ``k`` itself says so, up to 0.7.
 
 Smoothed weights are those of ``psislw`` of ArviZ 0. What ArviZ 1 calls it depends on the version:
 these are 30 lines, and need neither.
@@ -30,14 +30,12 @@ from ngvi.inference.marginals import (
     largest_changes,
     weighted_marginals,
 )
+from ngvi.inference.pareto import error_of_k, smoothed, tail_size
 from ngvi.inference.problem import Objective, Problem
 from ngvi.inference.weights_verdict import OPTIONS as VERDICT
-from ngvi.inference.weights_verdict import Weights, error_of_k
+from ngvi.inference.weights_verdict import Weights, errors_of
 from ngvi.latents.layout import Site
 
-#: The prior of Zhang and Stephens (2009, section 4) on the inverse scale, and that of Vehtari et
-#: al. (2024, appendix C) on the shape: so many observations of one half.
-SCALE_PRIOR, SHAPE_PRIOR, PRIOR_SHAPE = 3.0, 10.0, 0.5
 #: Numbers of the draws that are in memory at once, 128 MiB.
 NUMBERS_AT_ONCE = 2**24
 
@@ -45,7 +43,6 @@ NUMBERS_AT_ONCE = 2**24
 class Limits(NamedTuple):
     """From where on weights have a verdict."""
 
-    min_tail: int = 5  #: weights that tell the shape of a tail
     min_draws: int = 25  #: weights of which a part is a tail
     equal: float = 0.05  #: a standard deviation of ``log w``, in nats, that is as good as none
     roundings: float = 20.0  #: a range of ``log w`` in units of its rounding that is none
@@ -55,72 +52,6 @@ class Limits(NamedTuple):
 
 
 LIMITS = Limits()
-
-# -- weights -------------------------------------------------------------------------------
-
-
-def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Pareto smoothed importance weights.
-
-    :param log_weights: finite, shape ``(n,)``.
-    :return: normalised logarithms of the smoothed weights, and the shape ``k`` of the tail;
-        infinite if the tail is too short for an estimate, or of equal weights.
-    """
-    logs = np.asarray(log_weights, np.float64)
-    logs, count = logs - logs.max(), len(logs)
-    first = max(count - tail_size(count) - 1, 0)  # of the largest, only they are sorted
-    tail = np.argpartition(logs, first)[first:]
-    tail = tail[np.argsort(logs[tail])]
-    cutoff = logs[tail[0]] if first else -math.inf
-    cutoff = max(cutoff, math.log(np.finfo(float).tiny))
-    tail = tail[logs[tail] > cutoff]
-    shape = math.inf
-    if len(tail) >= LIMITS.min_tail and logs[tail[0]] < logs[tail[-1]]:
-        shape, scale = fit_tail(np.exp(logs[tail]) - math.exp(cutoff))
-        if math.isfinite(shape) and scale > 0:
-            order_statistics = (np.arange(len(tail)) + 0.5) / len(tail)
-            found = np.log(quantiles(order_statistics, shape, scale) + math.exp(cutoff))
-            logs[tail] = np.minimum(found, 0.0)  # never above the largest raw weight
-    return logs - math.log(np.exp(logs).sum()), shape  # none is above zero
-
-
-def tail_size(count: int) -> int:
-    """How many of the weights are their tail."""
-    return math.ceil(min(count / 5.0, 3.0 * math.sqrt(count)))
-
-
-def fit_tail(excesses: np.ndarray) -> tuple[float, float]:
-    """Shape and scale of a generalised Pareto distribution.
-
-    The posterior mean of ``b = -k / sigma`` on a grid, where the likelihood has been maximised over
-    the rest (Zhang and Stephens, 2009), and ``k`` at that mean, drawn to one half.
-
-    :param excesses: positive, in ascending order, shape ``(m,)``.
-    :return: ``k``, positive for heavy tails, and ``sigma``; NaN if there is no estimate.
-    """
-    count = len(excesses)
-    size = 30 + int(math.sqrt(count))
-    quartile = excesses[int(count / 4 + 0.5) - 1]
-    with np.errstate(all="ignore"):
-        grid = 1.0 - np.sqrt(size / (np.arange(size) + 0.5))
-        grid = grid / (SCALE_PRIOR * quartile) + 1.0 / excesses[-1]
-        shapes = np.log1p(-grid[:, None] * excesses).mean(1)
-        likelihoods = count * (np.log(-grid / shapes) - shapes - 1.0)
-        weights = 1.0 / np.exp(likelihoods - likelihoods[:, None]).sum(1)
-        used = weights >= 10.0 * np.finfo(float).eps
-        inverse = float(grid[used] @ (weights[used] / weights[used].sum()))
-        shape = float(np.log1p(-inverse * excesses).mean())
-        scale = -shape / inverse if inverse else math.nan
-    return (count * shape + SHAPE_PRIOR * PRIOR_SHAPE) / (count + SHAPE_PRIOR), scale
-
-
-def quantiles(probabilities: np.ndarray, shape: float, scale: float) -> np.ndarray:
-    """Of a generalised Pareto distribution."""
-    exponential = -np.log1p(-probabilities)
-    if abs(shape) < np.finfo(float).eps:
-        return scale * exponential
-    return scale * np.expm1(shape * exponential) / shape
-
 
 # -- diagnostics ---------------------------------------------------------------------------
 
@@ -221,6 +152,7 @@ def _diagnosed(
     space, objective = problem.space, problem.objective
     parts, size, start = [np.asarray(known)], float(space.dim), 0
     for theta, log_q in _draws(problem, state, count, seed):
+        latents = theta if len(theta) == count else None  # all of them at once
         new = slice(max(len(known) - start, 0), None)
         start += len(theta)
         if len(theta[new]):
@@ -239,7 +171,8 @@ def _diagnosed(
             squares = squares + some @ np.square(theta - mean)
         return means, squares
 
-    return from_log_weights(np.concatenate(parts), moments, space.sites, problem.rounding(size))
+    rounding = problem.rounding(size)
+    return from_log_weights(np.concatenate(parts), moments, space.sites, rounding, latents)
 
 
 def _draws(
@@ -258,6 +191,7 @@ def from_log_weights(
     moments: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     sites: tuple[Site, ...],
     rounding: float,
+    latents: np.ndarray | None = None,
 ) -> Diagnostics:
     """What log weights say of a posterior. No value of theirs is an error.
 
@@ -266,6 +200,7 @@ def from_log_weights(
         draws, each less the mean of ``q``; both of shape ``(m, d)``.
     :param sites: that the coordinates belong to.
     :param rounding: error of a log weight, in nats.
+    :param latents: the draws, shape ``(n, d)``, if they are at hand; else k-hat decides alone.
     """
     log_weights = np.asarray(log_weights, np.float64)
     finite = np.isfinite(log_weights)
@@ -274,9 +209,9 @@ def from_log_weights(
     if not len(kept):
         words = "useless: the log density is not finite at any draw"
         return Diagnostics(num_draws, None, words, num_dropped=num_dropped, log_weights=log_weights)
-    smoothed, shape = _smoothed(kept, rounding)
+    logs, shape, mass = _smoothed(kept, rounding)
     weights = np.zeros((3, num_draws))
-    weights[0, finite] = np.exp(smoothed)
+    weights[0, finite] = np.exp(logs)
     weights[1, finite] = 1.0 / len(kept)
     weights[2] = weights[0] ** 2
     effective = float(1.0 / weights[2].sum())
@@ -292,11 +227,9 @@ def from_log_weights(
     if shape is not None and share >= VERDICT.alike:
         shape = 0.0  # the tail of weights that are alike carries nothing, whatever its shape
     known = _known(shape, len(kept), share, gap, marginals)
-    verdict = _verdict(known, kept)
-    if num_dropped:
-        verdict += f"; the log density is not finite at {num_dropped} of {num_draws} draws"
-    if rounding > LIMITS.notable_rounding:
-        verdict += f"; log weights are rounded by about {rounding:.1g} nats: use float64"
+    if known is not None and mass is not None and latents is not None:
+        known = known._replace(errors=errors_of(logs, mass, latents[finite]))
+    verdict = _verdict(known, kept) + _remarks(num_dropped, num_draws, rounding)
     error = math.sqrt(max(relative_variance, 0.0) / num_counted)
     return Diagnostics(
         num_draws=num_draws,
@@ -315,16 +248,18 @@ def from_log_weights(
     )
 
 
-def _smoothed(log_weights: np.ndarray, rounding: float) -> tuple[np.ndarray, float | None]:
-    """Normalised log weights and ``k``, where there is a tail."""
+def _smoothed(
+    log_weights: np.ndarray, rounding: float
+) -> tuple[np.ndarray, float | None, np.ndarray | None]:
+    """Normalised log weights, ``k`` where there is a tail, and what that has missed."""
     if np.ptp(log_weights) <= LIMITS.roundings * rounding:
         # Nothing but rounding: an exact posterior, unless even that could not be seen.
         equal = np.full(len(log_weights), -math.log(len(log_weights)))
-        return equal, 0.0 if LIMITS.roundings * rounding < 1.0 else None
-    smoothed, shape = smoothed_weights(log_weights)
+        return equal, 0.0 if LIMITS.roundings * rounding < 1.0 else None, None
+    logs, shape, missing = smoothed(log_weights)
     if len(log_weights) < LIMITS.min_draws or math.isnan(shape):
         shape = math.inf
-    return smoothed, shape
+    return logs, shape, missing
 
 
 def _known(
@@ -333,7 +268,7 @@ def _known(
     """What there is to judge by, of so many finite weights."""
     if shape is None or count < LIMITS.min_draws:
         return None
-    error = error_of_k(shape, tail_size(count), SHAPE_PRIOR) if shape else 0.0
+    error = error_of_k(shape, tail_size(count)) if shape else 0.0
     return Weights(shape, error, share, gap, count, *largest_changes(marginals))
 
 
@@ -346,6 +281,15 @@ def _verdict(known: Weights | None, log_weights: np.ndarray) -> str:
     if spread < LIMITS.equal:
         return f"good: the weights hardly vary (sd {spread:.2g} nats), whatever their tail"
     return known.verdict
+
+
+def _remarks(num_dropped: int, num_draws: int, rounding: float) -> str:
+    words = ""
+    if num_dropped:
+        words += f"; the log density is not finite at {num_dropped} of {num_draws} draws"
+    if rounding > LIMITS.notable_rounding:
+        words += f"; log weights are rounded by about {rounding:.1g} nats: use float64"
+    return words
 
 
 def k_in_words(found: Diagnostics) -> str:

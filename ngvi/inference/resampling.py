@@ -14,6 +14,7 @@ as wide as the posterior its own dynamics tell (:mod:`~ngvi.inference.moved`).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,10 +23,10 @@ import numpy as np
 from ngvi.inference.estimate import State
 from ngvi.inference.moved import spread_of_moved
 from ngvi.inference.problem import Problem
-from ngvi.inference.proposals import Resampling, Weighed, proposal_for
+from ngvi.inference.proposals import Proposal, Resampling, Weighed, proposal_for
 from ngvi.inference.psis import LIMITS, Diagnostics
 from ngvi.inference.weights_verdict import OPTIONS as VERDICT
-from ngvi.inference.weights_verdict import USABLE, WAY_ON
+from ngvi.inference.weights_verdict import WAY_ON
 from ngvi.latents.layout import Site, name_of
 
 
@@ -47,6 +48,7 @@ class CorrectedDraws(NamedTuple):
     """Draws of a model's posterior, and why not to believe them."""
 
     latents: np.ndarray  #: shape ``(n, d)``
+    pareto_k: float  #: of their weights
     fault: str  #: in words, or nothing
     #: Whether they are worth so many that they tell more of the posterior than the Gaussian's.
     are_many: bool = True
@@ -61,41 +63,68 @@ def corrected(
 ) -> CorrectedDraws:
     """Draws of the model's posterior; some are the same.
 
-    They have a fault where the weights' tail has a k-hat above 0.7, or that of the weights times a
-    latent's squared deviations. Another is that they are worth too few draws. More are wanted where
-    the error of a k-hat reaches 0.7. The last is that the posterior's own dynamics spread them.
+    They have a fault where the tail of the weights, or of these times a latent's squared
+    deviations, may hold too much beyond the largest draw, or where they are worth too few. More are
+    drawn until that is certain. The last fault is that the posterior's own dynamics spread them.
 
     :param state: of which they are made, by their weights.
     :param num_samples: how many.
     :raises ValueError: if the log density is finite at no draw.
     """
-    least, most = options.num_draws
-    proposal = proposal_for(problem, state, most, rng, options)
-    found = proposal.weighed(max(least, num_samples), rng)
-    wanted = max(options.effective, num_samples) / found.share
-    sites = problem.space.sites
-    if found.are_trusted is None or (found.are_trusted and found.rarely_wide(sites, options)[1]):
-        wanted = most
-    if wanted > len(found.log_weights):
-        found = proposal.weighed(max(min(int(wanted), most), num_samples), rng)
-    latents = found.resampled(num_samples, rng)
-    effective = found.effective
-    are_many = effective >= options.least_effective
+    proposal = proposal_for(problem, state, options.num_draws[1], rng, options)
+    first = proposal.weighed(max(options.num_draws[0], num_samples), rng)
+    return _corrected(problem, state, proposal, first, num_samples, rng, options)
+
+
+def _corrected(
+    problem: Problem,
+    state: State,
+    proposal: Proposal,
+    found: Weighed,
+    num_samples: int,
+    rng: np.random.Generator,
+    options: Resampling,
+) -> CorrectedDraws:
+    """See :func:`corrected`.
+
+    :param found: the first draws.
+    """
+    most, sites = options.num_draws[1], problem.space.sites
+    is_certain = found.judged.are_right(options.certain)
+    wanted = max(options.effective, num_samples) / found.share if is_certain else math.inf
+    if (more := int(min(wanted, most)) - found.num_drawn) > 0:
+        found = found.joined(proposal.weighed(more, rng))
+    fault = _fault(found, sites, options)
+    if not fault and found.share < VERDICT.alike:
+        narrow = _in_words(spread_of_moved(problem, state, found, rng), sites)
+        if narrow:
+            fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
+    are_many = not fault or found.effective >= options.least_effective
+    return CorrectedDraws(found.resampled(num_samples, rng), found.pareto_k, fault, are_many)
+
+
+def _fault(found: Weighed, sites: Sequence[Site], options: Resampling) -> str:
+    """Why averages under these weights are not the posterior's, in words, or nothing."""
     if found.share >= VERDICT.alike:
-        return CorrectedDraws(latents, "")
-    if found.pareto_k > USABLE:
-        words = f"the weights' k-hat is {found.pareto_k:.2f}, and above {USABLE} they may miss a "
-        return CorrectedDraws(latents, words + "part of the posterior", are_many)
-    if not are_many or (found.are_trusted is None and effective < options.effective):
-        words = f"{len(found.log_weights):,} draws are worth {effective:,.0f} at a k-hat of "
-        words += f"{found.pareto_k:.2f}, too few to tell their widths"
-        return CorrectedDraws(latents, words, are_many)
-    if (rare := found.rarely_wide(sites, options)[0][:3]).size:
-        names = ", ".join(name_of(int(i), sites) for i in rare)
-        return CorrectedDraws(latents, f"few of them tell the standard deviation of {names}")
-    narrow = _in_words(spread_of_moved(problem, state, found, rng), sites)
-    fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
-    return CorrectedDraws(latents, fault if narrow else "")
+        return ""
+    judged, count = found.judged, len(found.raw)
+    k_hat = f"a k-hat of {found.pareto_k:.2f}"
+    if found.effective < options.least_effective:
+        words = (
+            f"{count:,} draws are worth {found.effective:,.0f} at {k_hat}, too few to tell their"
+        )
+        return f"{words} widths"
+    if judged.are_right(1):
+        return ""
+    if judged.errors is None:
+        return f"the weights have {k_hat}, and may miss a part of the posterior"
+    mass, means, stddevs = judged.errors.faults(1)
+    if mass.any():
+        return f"the weights have {k_hat}, whose tail may hold a part of the posterior in no draw"
+    rare, what = (stddevs, "standard deviation") if stddevs.any() else (means, "mean")
+    order = np.argsort(-judged.errors.squares[1], kind="stable")
+    names = ", ".join(name_of(int(i), sites) for i in order[rare[order]][:3])
+    return f"few of them tell the {what} of {names}"
 
 
 def with_heavier_tails(
@@ -108,18 +137,19 @@ def with_heavier_tails(
     """Whether :func:`corrected` mends what weights of the Gaussian's own draws cannot, in words.
 
     :param found: of the Gaussian, of which nothing but the last words changes.
-    :param seed: of the draws, 4000 and up to two rounds before them; none where weights do.
+    :param seed: of the draws, as many as ``corrected`` takes; none where these weights do.
     """
     if found.are_trusted or found.pareto_k is None or found.num_draws < LIMITS.num_draws:
         return found
-    rng = np.random.default_rng([*np.atleast_1d(seed), 1])
-    proposal = proposal_for(problem, state, LIMITS.num_draws, rng, options)
+    rng, count = np.random.default_rng([*np.atleast_1d(seed), 1]), LIMITS.num_draws
+    proposal = proposal_for(problem, state, count, rng, options)
     if not proposal.indices.size:
         return found
-    heavier = proposal.weighed(LIMITS.num_draws, rng)
-    if not heavier.are_trusted or heavier.effective < options.least_effective:
+    first = proposal.weighed(count, rng)
+    if first.effective < options.least_effective:  # more of them would hardly mend that
         return found
-    if heavier.rarely_wide(problem.space.sites, options)[0].size:
+    heavier = _corrected(problem, state, proposal, first, count, rng, options)
+    if heavier.fault:
         return found
     words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}), by "
     words += "result.sample(corrected=True)"

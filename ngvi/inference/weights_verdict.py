@@ -2,8 +2,11 @@
 
 One function sees k-hat with its error, the effective draws, the gap between the bound and the
 importance-weighted bound, and what the weights change: so that no two lines of a report contradict
-each other. The tail of nearly equal weights may have any shape, and carries nothing; a k-hat whose
-error reaches across the threshold decides nothing, until there are more draws.
+each other, nor does ``sample``. K-hat itself does not tell whether averages can be trusted: the
+tail of nearly equal weights may have any shape, and carries little, and that of small weights may
+carry a variance. What counts is what the tail that is fitted to the weights, and to the weights
+times squared deviations, still holds beyond the largest draw. Where that hangs on the error of
+k-hat nothing is decided, until there are more draws.
 """
 
 from __future__ import annotations
@@ -11,9 +14,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
+from ngvi.inference.pareto import smoothed
+
 #: The last words where weights of ``q`` do not do; others take their place where heavier tails do.
 WAY_ON = "result.nuts() goes on"
-#: Up to this ``k`` smoothed weights can be trusted (Vehtari et al., 2024).
+#: Up to this ``k`` smoothed weights can be trusted (Vehtari et al., 2024), if no more is known.
 USABLE = 0.7
 
 
@@ -25,9 +32,70 @@ class VerdictOptions(NamedTuple):
     far: float = 1.0  #: a k-hat of weights that have no mean
     shift: float = 0.1  #: of a mean in sd, within which a marginal is right
     ratio: float = 0.1  #: of a standard deviation, likewise
+    noise: float = 0.05  #: standard error of either, so that twice as much is within these
+    max_latents: int = 3000  #: of more a look at each would cost more than their draws
 
 
 OPTIONS = VerdictOptions()
+
+
+class Errors(NamedTuple):
+    """What averages under smoothed weights may be off by.
+
+    The first axes are those of :attr:`~ngvi.inference.pareto.Tail.missing`.
+    """
+
+    mass: np.ndarray  #: missing beyond the largest weight, beside all of it
+    squares: np.ndarray  #: likewise of each variance, shape ``(3, d)``
+    noise: np.ndarray  #: standard errors of means [sd] and standard deviations, ``(2, d)``
+
+    def faults(self, level: int) -> np.ndarray:
+        """Which of the mass, the means, the standard deviations are too far off, ``(3, d)``.
+
+        Mass ``m`` with a second moment ``s`` shifts a mean by ``sqrt(m s)`` at most
+        (Cauchy-Schwarz).
+
+        :param level: index of the first axes. At the first one noise, which more draws mend, is
+            none.
+        """
+        mass, squares = self.mass[level], self.squares[level]
+        with np.errstate(invalid="ignore"):
+            shifts = np.nan_to_num(np.sqrt(mass * squares), nan=np.inf, posinf=np.inf)
+        limits = OPTIONS.shift, OPTIONS.ratio
+        pairs = zip((shifts, _narrow(squares)), limits, self.noise, strict=True)
+        noisy = OPTIONS.noise if level else np.inf
+        found = [(off > limit) | (noise > noisy) for off, limit, noise in pairs]
+        return np.stack([np.full(squares.shape, _narrow(mass) > OPTIONS.ratio), *found])
+
+
+def errors_of(log_weights: np.ndarray, mass: np.ndarray, latents: np.ndarray) -> Errors | None:
+    """The errors of weighted draws; None of too many latents.
+
+    :param log_weights: smoothed and normalised, shape ``(n,)``.
+    :param mass: what their own tail has missed.
+    :param latents: shape ``(n, d)``.
+    """
+    if latents.shape[1] > OPTIONS.max_latents:
+        return None
+    weights = np.exp(log_weights)
+    squares, noise = [], []
+    for values, mean in zip(latents.T, weights @ latents, strict=True):
+        square = np.square(values - mean)
+        variance = float(weights @ square)
+        if not variance > 0:
+            squares.append(np.zeros(len(mass)))
+            noise.append((0.0, 0.0))
+            continue
+        with np.errstate(divide="ignore"):
+            squares.append(smoothed(log_weights + np.log(square)).missing)
+        around = np.stack([square * variance, 0.25 * np.square(square - variance)])
+        noise.append(np.sqrt(around @ np.square(weights)) / variance)
+    return Errors(mass, np.array(squares).T, np.array(noise).T)
+
+
+def _narrow(missing: np.ndarray) -> np.ndarray:
+    """By how much a standard deviation is too small whose variance misses such a part."""
+    return 1.0 - 1.0 / np.sqrt(1.0 + missing)
 
 
 class Weights(NamedTuple):
@@ -41,13 +109,22 @@ class Weights(NamedTuple):
     #: The largest changes of a marginal: of the mean, in standard deviations, and of these.
     shift: float = 0.0
     ratio: float = 0.0
+    errors: Errors | None = None  #: of their averages; None where nobody has looked at the draws
+
+    def are_right(self, level: int) -> bool:
+        """Whether averages under them are those of the posterior, as far as a k-hat tells that is
+        so many standard errors larger.
+        """
+        if self.share >= OPTIONS.alike:
+            return True
+        if self.errors is None:
+            return self.pareto_k + (2 * level - 1) * self.error < USABLE
+        return not self.errors.faults(level).any()
 
     @property
     def are_trusted(self) -> bool | None:
         """Whether averages under them are those of the posterior; None if that is not decided."""
-        if self.share >= OPTIONS.alike or self.pareto_k + self.error < USABLE:
-            return True
-        return False if self.pareto_k - self.error > USABLE else None
+        return True if self.are_right(1) else None if self.are_right(0) else False
 
     @property
     def verdict(self) -> str:
@@ -60,8 +137,8 @@ class Weights(NamedTuple):
         missed = f"q misses a part of the posterior, {self.gap:.2g} nats at least"
         if self.are_trusted is None:
             return (
-                f"undecided: {missed}; the error of k-hat reaches {USABLE}, up to which weights "
-                f"mend that: {WAY_ON}"
+                f"undecided: {missed}; weights mend that, unless their tail is heavier than it "
+                f"seems: {WAY_ON}"
             )
         if self.pareto_k - self.error < OPTIONS.far or self.share > OPTIONS.hardly:
             return (
@@ -72,16 +149,3 @@ class Weights(NamedTuple):
             "bad: q is far from the posterior, and importance weights cannot tell how far: "
             f"{WAY_ON}"
         )
-
-
-def error_of_k(pareto_k: float, num_tail: int, num_prior: float) -> float:
-    """The standard error of a k-hat that is drawn to its prior.
-
-    That of maximum likelihood is ``(1 + k) / sqrt(m)`` (Smith, 1987).
-
-    :param num_tail: ``m``, weights in the tail.
-    :param num_prior: observations that the prior is worth.
-    """
-    if not math.isfinite(pareto_k):
-        return 0.0
-    return max(1.0 + pareto_k, 0.0) * math.sqrt(num_tail) / (num_tail + num_prior)

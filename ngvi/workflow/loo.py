@@ -15,7 +15,8 @@ import dataclasses
 import numpy as np
 
 from ngvi.estimators.nodes import PredictorCovariance
-from ngvi.inference.psis import LIMITS, smoothed_weights
+from ngvi.inference.pareto import smoothed_weights
+from ngvi.inference.psis import LIMITS
 from ngvi.inference.weights_verdict import USABLE
 from ngvi.workflow.climb import Steps, climb_all
 from ngvi.workflow.expected import ElementSites, Expected, PredictorSites

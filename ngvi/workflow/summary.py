@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ngvi.errors import is_number
-from ngvi.inference.psis import LIMITS, from_log_weights, smoothed_weights
+from ngvi.inference.pareto import smoothed_weights
+from ngvi.inference.psis import LIMITS, from_log_weights
 
 
 def pandas(what: str) -> Any:
@@ -98,7 +99,7 @@ def _weighed(
     def moments(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return weights @ centred, weights @ centred**2
 
-    found = from_log_weights(log_weights, moments, (), rounding)
+    found = from_log_weights(log_weights, moments, (), rounding, columns)
     if found.pareto_k is None or not len(found.marginals):
         return np.full((3, columns.shape[1]), np.nan), found.verdict
     finite = np.isfinite(log_weights)

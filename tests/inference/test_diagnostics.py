@@ -9,8 +9,9 @@ import pytest
 from scipy import integrate, stats
 
 from ngvi.inference import psis
-from ngvi.inference.psis import from_log_weights, smoothed_weights
-from ngvi.inference.weights_verdict import Weights, error_of_k
+from ngvi.inference.pareto import error_of_k, smoothed, smoothed_weights, tail_size
+from ngvi.inference.psis import from_log_weights
+from ngvi.inference.weights_verdict import Errors, Weights
 from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
@@ -360,8 +361,12 @@ def test_a_report_is_not_lost_where_diagnostics_fail(ppl, monkeypatch):
 # -- the verdict ----------------------------------------------------------------------
 
 
-def weights(k, error=0.05, share=0.6, gap=0.3, shift=0.3, ratio=0.2):
-    return Weights(k, error, share, gap, 4000, shift, ratio)
+def weights(k, error=0.05, share=0.6, gap=0.3, shift=0.3, ratio=0.2, errors=None):
+    return Weights(k, error, share, gap, 4000, shift, ratio, errors)
+
+
+def errors(mass=(0.0, 0.0), squares=(0.0, 0.0), noise=0.01):
+    return Errors(np.array(mass), np.array(squares)[:, None], np.full((2, 1), noise))
 
 
 def test_the_verdict_is_one_function_of_all_that_is_known():
@@ -374,17 +379,43 @@ def test_the_verdict_is_one_function_of_all_that_is_known():
         (weights(1.5, share=0.01), "bad", False),
         # Whatever the tail of equal weights is, it carries nothing.
         (weights(1.6, share=0.993, shift=0.03, ratio=0.02), "good", True),
+        # What the tail still holds counts, and not its shape.
+        (weights(0.9, errors=errors(mass=(0.02, 0.15), squares=(0.05, 0.05))), "usable", True),
+        (weights(0.6, errors=errors(squares=(0.1, 0.3))), "undecided", None),
+        (weights(0.6, errors=errors(squares=(0.3, 0.5))), "poor", False),
+        (weights(0.6, errors=errors(mass=(0.3, np.inf))), "poor", False),
+        (weights(0.2, errors=errors(noise=0.06)), "undecided", None),
     ]
     for found, word, trusted in words:
         assert found.verdict.startswith(word + ":") and found.are_trusted is trusted
-    assert all("result.nuts()" in found.verdict for found, word, _ in words[2:6])
+    untold = [found.verdict for found, _, trusted in words if not trusted]
+    assert all("result.nuts()" in verdict for verdict in untold)
+
+
+def test_what_a_tail_holds_beyond_its_largest_number_is_what_sums_miss():
+    rng = np.random.default_rng(0)
+    for shape in (0.3, 0.6):
+        draws = stats.genpareto(shape).rvs((200, 4000), random_state=rng)
+        tails = [smoothed(np.log(one)) for one in draws]
+        sums = np.array([one.sum() for one in draws])
+        smooth = [
+            one.max() / np.exp(tail.log_values.max())
+            for one, tail in zip(draws, tails, strict=True)
+        ]
+        told = np.median([tail.missing for tail in tails], 0)
+        left_out = np.median(4000 / (1 - shape) / np.array(smooth)) - 1
+        assert told[0] == pytest.approx(left_out, abs=0.03) and (np.diff(told) > 0).all()
+        assert np.isfinite(sums).all()
+    assert np.isinf(
+        smoothed(np.log(stats.genpareto(1.5).rvs(4000, random_state=rng))).missing
+    ).all()
 
 
 def test_the_error_of_k_is_that_of_repetitions():
     rng = np.random.default_rng(0)
     for shape in (0.3, 0.7):
         found = [smoothed_weights(shape * rng.exponential(size=4000))[1] for _ in range(200)]
-        stated = error_of_k(float(np.mean(found)), psis.tail_size(4000), psis.SHAPE_PRIOR)
+        stated = error_of_k(float(np.mean(found)), tail_size(4000))
         assert np.std(found) == pytest.approx(stated, rel=0.3)
 
 
@@ -415,11 +446,11 @@ def test_draws_are_added_until_the_word_is_certain():
     """Of tails that the first draws cannot tell, and only of these."""
     certain, unsure = psis.diagnose(Narrow(), 0.98, None, 0), Narrow()
     assert certain.num_draws == 4000 and certain.verdict.startswith("good")
-    first = psis.diagnose(Narrow(), 0.67, 4000, 0)
+    first = psis.diagnose(Narrow(), 0.75, 4000, 1)
     assert first.are_trusted is None and first.verdict.startswith("undecided")
-    more = psis.diagnose(unsure, 0.67, None, 0)
+    more = psis.diagnose(unsure, 0.75, None, 1)
     assert more.num_draws == unsure.num_values == 16_000
-    whole = psis.diagnose(Narrow(), 0.67, 16_000, 0)
+    whole = psis.diagnose(Narrow(), 0.75, 16_000, 1)
     np.testing.assert_array_equal(more.log_weights, whole.log_weights)
     assert more.verdict == whole.verdict and more.pareto_k_error < first.pareto_k_error
 

@@ -226,13 +226,12 @@ class Rare(Skew):
 def test_a_variance_that_hangs_on_rare_draws_is_told_where_the_weights_do_not():
     root = np.linalg.cholesky(np.ones((3, 3)) + np.diag([0.25, 0.25, 0.0]))
     found = resampling.weighed(Rare(), (np.zeros(3), root), NUM, np.random.default_rng(0))
-    assert found.are_trusted
-    rare, _ = found.rarely_wide(Rare.sites, proposals.Resampling())
-    assert set(rare) == {0, 1, 2}  # the locals hang on the global
+    mass, _, rare = found.judged.errors.faults(1)
+    assert not mass.any() and rare.all()  # the locals hang on the global
     told = resampling.corrected(Rare(), (np.zeros(3), root), NUM, np.random.default_rng(0))
     assert "scale" in told.fault
     light = resampling.weighed(Skew(), _best(), NUM, np.random.default_rng(0))
-    assert not light.rarely_wide(Skew.sites, proposals.Resampling())[0].size
+    assert light.judged.are_right(2)
 
 
 def test_draws_of_the_posterior_itself_stay():
@@ -292,7 +291,7 @@ def test_arviz_takes_corrected_draws(ppl):
 
 def test_it_is_a_warning_where_weights_tell_little(ppl):
     fitted = conjugate_result(ppl, shift=8.0, factor=0.3)
-    with pytest.warns(UserWarning, match=r"k-hat is .*above 0\.7.*NUTS"):
+    with pytest.warns(UserWarning, match=r"worth \d+ at a k-hat of .*NUTS"):
         fitted.sample(100, corrected=True)
 
 

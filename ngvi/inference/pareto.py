@@ -1,0 +1,138 @@
+"""The tail of some positive numbers, by a generalised Pareto distribution.
+
+The largest of them are replaced by quantiles of the distribution that is fitted to them, whose
+shape ``k`` tells how many moments they have: those up to the order ``1 / k`` (Vehtari, Simpson,
+Gelman, Yao and Gabry, 2024, JMLR 25). It also tells what their sum has missed: a part of it is due
+to numbers that are larger, and rarer, than any of these.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+#: The prior of Zhang and Stephens (2009, section 4) on the inverse scale, and that of Vehtari et
+#: al. (2024, appendix C) on the shape: so many observations of one half.
+SCALE_PRIOR, SHAPE_PRIOR, PRIOR_SHAPE = 3.0, 10.0, 0.5
+
+
+class TailOptions(NamedTuple):
+    """What a tail takes."""
+
+    least: int = 5  #: numbers that tell its shape
+    #: Standard errors of ``k``, with each of which it is asked what is missing.
+    errors: tuple[float, ...] = (0.0, 1.0, 2.0)
+
+
+OPTIONS = TailOptions()
+
+
+class Tail(NamedTuple):
+    """Positive numbers whose tail has been smoothed."""
+
+    log_values: np.ndarray  #: logarithms, whose exponentials add up to one; shape ``(n,)``
+    #: ``k``; infinite if there are too few for an estimate, or of equal numbers.
+    shape: float
+    #: What the tail holds beyond the largest of them, beside the sum of all, with so many standard
+    #: errors of ``k`` more as :class:`TailOptions` says; infinite from a ``k`` of one on.
+    missing: np.ndarray
+
+
+def smoothed(log_values: np.ndarray) -> Tail:
+    """The largest of some numbers as a generalised Pareto distribution has them.
+
+    :param log_values: finite or minus infinity, shape ``(n,)``.
+    """
+    logs = np.asarray(log_values, np.float64)
+    logs, count = logs - logs.max(), len(logs)
+    first = max(count - tail_size(count) - 1, 0)  # of the largest, only they are sorted
+    tail = np.argpartition(logs, first)[first:]
+    tail = tail[np.argsort(logs[tail])]
+    cutoff = logs[tail[0]] if first else -math.inf
+    cutoff = max(cutoff, math.log(np.finfo(float).tiny))
+    tail = tail[logs[tail] > cutoff]
+    shape, missing = math.inf, np.full(len(OPTIONS.errors), math.inf)
+    if len(tail) >= OPTIONS.least and logs[tail[0]] < logs[tail[-1]]:
+        least = math.exp(cutoff)
+        shape, scale = fit_tail(np.exp(logs[tail]) - least)
+        if math.isfinite(shape) and scale > 0:
+            logs[tail] = np.log(_quantiles_of(len(tail), shape, scale, least))
+            error = error_of_k(shape, len(tail))
+            shapes = [shape + times * error for times in OPTIONS.errors]
+            beyond = [_beyond(len(tail), one, scale, least) for one in shapes]
+            missing = np.array(beyond) / np.exp(logs).sum()
+    return Tail(logs - math.log(np.exp(logs).sum()), shape, missing)  # none is above zero
+
+
+def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Pareto smoothed importance weights, normalised, by their logarithms; and ``k``.
+
+    :param log_weights: finite, shape ``(n,)``.
+    """
+    return smoothed(log_weights)[:2]
+
+
+def _quantiles_of(count: int, shape: float, scale: float, least: float) -> np.ndarray:
+    """So many, none above the largest number, which is one."""
+    order_statistics = (np.arange(count) + 0.5) / count
+    return np.minimum(quantiles(order_statistics, shape, scale) + least, 1.0)
+
+
+def _beyond(count: int, shape: float, scale: float, least: float) -> float:
+    """What the mean of the distribution has more than its quantiles, for so many numbers."""
+    if shape >= 1.0:
+        return math.inf
+    whole = count * (least + scale / (1.0 - shape))
+    return max(whole - float(_quantiles_of(count, shape, scale, least).sum()), 0.0)
+
+
+def error_of_k(pareto_k: float, num_tail: int) -> float:
+    """The standard error of a k-hat that is drawn to its prior.
+
+    That of maximum likelihood is ``(1 + k) / sqrt(m)`` (Smith, 1987).
+
+    :param num_tail: ``m``, numbers in the tail.
+    """
+    if not math.isfinite(pareto_k):
+        return 0.0
+    return max(1.0 + pareto_k, 0.0) * math.sqrt(num_tail) / (num_tail + SHAPE_PRIOR)
+
+
+def tail_size(count: int) -> int:
+    """How many of some numbers are their tail."""
+    return math.ceil(min(count / 5.0, 3.0 * math.sqrt(count)))
+
+
+def fit_tail(excesses: np.ndarray) -> tuple[float, float]:
+    """Shape and scale of a generalised Pareto distribution.
+
+    The posterior mean of ``b = -k / sigma`` on a grid, where the likelihood has been maximised over
+    the rest (Zhang and Stephens, 2009), and ``k`` at that mean, drawn to one half.
+
+    :param excesses: positive, in ascending order, shape ``(m,)``.
+    :return: ``k``, positive for heavy tails, and ``sigma``; NaN if there is no estimate.
+    """
+    count = len(excesses)
+    size = 30 + int(math.sqrt(count))
+    quartile = excesses[int(count / 4 + 0.5) - 1]
+    with np.errstate(all="ignore"):
+        grid = 1.0 - np.sqrt(size / (np.arange(size) + 0.5))
+        grid = grid / (SCALE_PRIOR * quartile) + 1.0 / excesses[-1]
+        shapes = np.log1p(-grid[:, None] * excesses).mean(1)
+        likelihoods = count * (np.log(-grid / shapes) - shapes - 1.0)
+        weights = 1.0 / np.exp(likelihoods - likelihoods[:, None]).sum(1)
+        used = weights >= 10.0 * np.finfo(float).eps
+        inverse = float(grid[used] @ (weights[used] / weights[used].sum()))
+        shape = float(np.log1p(-inverse * excesses).mean())
+        scale = -shape / inverse if inverse else math.nan
+    return (count * shape + SHAPE_PRIOR * PRIOR_SHAPE) / (count + SHAPE_PRIOR), scale
+
+
+def quantiles(probabilities: np.ndarray, shape: float, scale: float) -> np.ndarray:
+    """Of a generalised Pareto distribution."""
+    exponential = -np.log1p(-probabilities)
+    if abs(shape) < np.finfo(float).eps:
+        return scale * exponential
+    return scale * np.expm1(shape * exponential) / shape
