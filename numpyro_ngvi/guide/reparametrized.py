@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -27,8 +28,8 @@ from ngvi.latents.local_blocks import LocalBlocks
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.linalg.arrow import Arrow
-from numpyro_ngvi.tracing.arguments import as_jax
-from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.arguments import Arguments, as_jax
+from numpyro_ngvi.tracing.compilation import SIZES, blocks, compiled
 from numpyro_ngvi.tracing.of_sites import OfSites
 from numpyro_ngvi.tracing.traced import Operations, Traced
 
@@ -59,7 +60,10 @@ class Reparametrization(reparametrization.Reparametrization):
         # Or JAX would trace the loop's derivatives, which nobody asks for, for half of the time.
         fixed = density.fixed() if isinstance(density, OfSites) else density
         step = partial(self._next, self._given(fixed, latent))
-        return jax.lax.stop_gradient(jax.lax.while_loop(self._goes_on, step, self._first()))
+        # Of many draws each has a state of its own, which JAX would find by tracing the step again.
+        is_there = jnp.all(latent == latent)
+        first = jax.tree.map(lambda leaf: jnp.where(is_there, leaf, leaf), self._first())
+        return jax.lax.stop_gradient(jax.lax.while_loop(self._goes_on, step, first))
 
     def _given(self, density: Density, latent: jax.Array) -> Density:
         is_of_sites = isinstance(density, OfSites)
@@ -215,7 +219,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
                 return -potential_energy(model, *data, values)
 
         # The map calls it half a dozen times: the model's handlers are run once.
-        values = self._unpack_latent(self._init_latent)
+        values = jax.eval_shape(self._unpack_latent, self._init_latent)
         try:
             found = Traced(partial(density, as_jax(self._data))).at(values, params)
         except (TypeError, IndexError):  # the model computes with its arguments, as with numpy's
@@ -276,15 +280,16 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
 
     def _in_models_coordinates(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
         self._check_set_up()
-        run = self._by_map("draws", self._own_of(params))
-        if latents.ndim == 1:  # a draw of a program that is another's
+        count = math.prod(latents.shape[:-1])
+        is_short = SIZES.are_few_in_all(count, Arguments(*self._data).data_size)
+        run = self._by_map("draws", self._own_of(params), runs_once=is_short)
+        if latents.ndim == 1 or isinstance(latents, jax.core.Tracer):  # a part of another program
             return run(latents)
-        flat = latents.reshape(-1, latents.shape[-1])
-        size = self.draws_at_once  # one program does for any number of them
-        rows = jnp.pad(flat, ((0, -len(flat) % size), (0, 0)), "edge")
-        some = [run(rows[i : i + size]) for i in range(0, len(rows), size)]
-        parts = (jnp.concatenate(part)[: len(flat)] for part in zip(*some, strict=True))
-        return tuple(part.reshape(latents.shape) for part in parts)
+        flat = np.asarray(latents).reshape(-1, latents.shape[-1])
+        # One program does for any number of them.
+        some = jax.device_get([run(rows) for rows in blocks(flat, self.draws_at_once)])
+        parts = (np.concatenate(part)[:count] for part in zip(*some, strict=True))
+        return tuple(jax.device_put(part.reshape(latents.shape)) for part in parts)
 
     def _unpack_and_constrain(self, latent_sample: jax.Array, params: Any) -> dict[str, jax.Array]:
         theta, _ = self._in_models_coordinates(latent_sample, params)

@@ -33,6 +33,7 @@ from numpyro_ngvi.inference.space import gaussians
 from numpyro_ngvi.parallel.watch import count_step, watch_those_of, without_leaving
 from numpyro_ngvi.tracing.arguments import typed_key
 from numpyro_ngvi.tracing.compilation import PROGRAMS, compiled, full_products
+from numpyro_ngvi.tracing.programs import without_collections
 
 
 @serialised
@@ -129,7 +130,8 @@ class _FitCall(FitCall):
             return new
 
         run = model, self.args, self.kwargs, guide, make, self.starts
-        ready = set_up(*run, self._init_key, curvature)
+        with without_collections():
+            ready = set_up(*run, self._init_key, curvature)
         if guide is None:
             ready.guide._of_fit = None
         return ready
@@ -153,7 +155,7 @@ def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
     :raises TypeError: naming them.
     """
     traced = in_arguments(args, kwargs, _is_traced)
-    traced = traced or ("numbers" if _is_traced(jnp.zeros(())) else "")
+    traced = traced or ("numbers" if _is_traced(jax.device_put(0.0)) else "")
     if traced:
         raise TypeError(
             f"fit decides on numbers as it goes, and jax.jit, jax.vmap or jax.grad traces its "

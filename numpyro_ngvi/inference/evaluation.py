@@ -87,16 +87,16 @@ class Evaluation:
 
         return curvature.in_passes(value, (theta, keys), self.at_once[1])
 
-    def one_point(
+    def some_points(
         self, held: list, state: State, theta: jax.Array, rows: jax.Array | None, arrays: list
     ) -> tuple[jax.Array, jax.Array]:
-        """The log density at a point ``(d,)``, and its gradient."""
+        """The log density at points ``(N, d)``, and its gradients."""
 
         def value(theta: jax.Array) -> jax.Array:
             latents, key = by_site(self.dims, theta), random.key(0)
             return self.density(held, latents, state, key, random.key(0), rows, arrays)
 
-        return jax.value_and_grad(value)(theta)
+        return jax.vmap(jax.value_and_grad(value))(theta)
 
 
 def by_site(dims: tuple[tuple[str, int], ...], vectors: jax.Array) -> dict[str, jax.Array]:

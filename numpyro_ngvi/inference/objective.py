@@ -29,7 +29,7 @@ from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import PROGRAMS, blocks, compiled, enable_x64
+from numpyro_ngvi.tracing.compilation import PROGRAMS, SIZES, blocks, compiled, enable_x64
 from numpyro_ngvi.tracing.plates import subsampled_plates
 from numpyro_ngvi.tracing.prior import draws_of_prior
 from numpyro_ngvi.tracing.traced import Traced, key_like
@@ -39,16 +39,16 @@ from numpyro_ngvi.tracing.traced import Traced, key_like
 ROWS_AT_ONCE, FEWEST_AT_ONCE = 2**17, 16
 #: Where modes are searched for, all draws of a pass wait for the slowest of them.
 MODES_AT_ONCE = 4
-#: A search for modes is compiled to be there soon, not to be fast, as long as the draws so far and
-#: those that any fit takes, times the numbers of the largest array, are no more than these.
-FEW_NUMBERS, DRAWS_OF_ANY_FIT = 2_500_000, 15_000
 #: Data of more numbers than these, 256 MiB, are not copied to double precision.
 MOST_NUMBERS = 2**25
+#: Points share a program that has their gradients, and the last is repeated to fill it up, as long
+#: as an array has no more numbers than these: a call then costs more than a point.
+POINTS_AT_ONCE, FEW_AT_POINTS = 8, 2**13
 #: Points of a pass in double precision.
 POINTS_IN_DOUBLE = 16
 #: Values in double precision, by a program of its own.
 _DOUBLE = "in_double"
-_METHODS = {_DOUBLE: "some_values"}
+_POINTS, _METHODS = "some_points", {_DOUBLE: "some_values"}
 
 
 class Objective:
@@ -76,7 +76,7 @@ class Objective:
             options["not_additive"] = functools.partial(self._not_additive, args, kwargs)
         choice = choose(estimator, self.dim, products, obstacle, **options)
         kind = self.estimator = choice.curvature
-        data_size = max((np.size(array) for array in self._arguments.arrays), default=1)
+        data_size = self._arguments.data_size
         self.groups = Groups.of(kind, self.dim, products, data_size, cubature)
         self.sample, self._cost = self.groups.sample, self.groups.cost
         lengths = (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array))
@@ -91,6 +91,7 @@ class Objective:
         self._visited_size, self._data_size = visited_size, data_size
         self._visited_rows = math.ceil(visited * num_rows)
         self._values_at_once = points_at_once(visited_size)
+        self._points_at_once = POINTS_AT_ONCE if visited_size <= FEW_AT_POINTS else 1
         self._traced = Traced(self._log_density)
         self._fractions: dict[tuple, float] = {}
         self._is_for_double = True
@@ -163,10 +164,10 @@ class Objective:
         self.cost.gradients += len(theta)
         points = theta.astype(self._space.dtype)
         own = {**self._space.initial, **not_gaussian(state)}  # one program for all Gaussians
-        # One after another: no program is compiled for each number of points.
-        found = self._compiled("one_point", own, rows, zip(points))
-        values, gradients = zip(*jax.device_get(found), strict=True)
-        return np.array(values, float), np.stack(gradients).astype(float)
+        some = zip(blocks(points, self._points_at_once))
+        found = zip(*jax.device_get(self._compiled(_POINTS, own, rows, some)), strict=True)
+        values, gradients = (np.concatenate(part)[: len(theta)].astype(float) for part in found)
+        return values, gradients
 
     @timed
     def log_density(
@@ -244,17 +245,16 @@ class Objective:
         return [program(held, state, *one, rows, arrays) for one in some]
 
     def _is_short(self) -> bool:
-        """Whether Newton's method takes longer to compile than to run, as far as can be told."""
-        draws = DRAWS_OF_ANY_FIT + self.cost.gradients + self.cost.values
-        return self._finds_modes and draws * self._data_size <= FEW_NUMBERS
+        draws = self.cost.gradients + self.cost.values
+        return self._finds_modes and SIZES.are_few_in_all(draws, self._data_size)
 
     def _how_compiled(self, name: str, is_short: bool) -> dict[str, Any]:
         if name == _DOUBLE:
             return {"runs_once": True, "num_numbers": self._data_size}
-        if not self._finds_modes or name == "one_point":
+        if not self._finds_modes:
             return {}
-        num_numbers = 0 if is_short else self._data_size * self._cost.num_gradients
-        return {"runs_once": is_short, "num_numbers": num_numbers}
+        draws = self._points_at_once if name == _POINTS else self._cost.num_gradients
+        return {"runs_once": is_short, "num_numbers": 0 if is_short else draws * self._data_size}
 
     # -- traced -----------------------------------------------------------------------
 

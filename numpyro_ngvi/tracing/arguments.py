@@ -26,6 +26,11 @@ class Arguments:
         ]
         self.arrays = [self._leaves[index] for index in self._dynamic]
 
+    @property
+    def data_size(self) -> int:
+        """Numbers in the largest array."""
+        return max((np.size(array) for array in self.arrays), default=1)
+
     def hold_constant(self) -> None:
         """Let the arrays be constants."""
         self._dynamic, self.arrays = [], []

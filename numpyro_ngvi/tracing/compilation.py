@@ -18,7 +18,7 @@ import jax
 import jaxlib
 import numpy as np
 
-from numpyro_ngvi.tracing.programs import Programs, kept
+from numpyro_ngvi.tracing.programs import Programs, kept, without_collections
 from numpyro_ngvi.tracing.traced import inlined
 
 #: The CPU's sums over more than 32,768 numbers are wrong in jaxlib 0.10.2, silently
@@ -38,8 +38,16 @@ class ProgramSizes(NamedTuple):
 
     many: int = 2**17  #: from here on it is long at work on them: compiled as ever
     few: int = 2**16  #: up to here for a millisecond: compiled at once, if it runs tens of times
+    #: A search for modes is compiled to be there soon, not to be fast, as long as its draws so far
+    #: and those that any fit takes, times the numbers of the largest array, are no more than these.
+    few_in_all: int = 2_500_000
+    draws_of_any_fit: int = 15_000
     most_steps: int = 16  #: programs of one SVI's step: others are of constants that change
     most_kept: int = 64  #: of programs, those of some ten models: each takes three megabytes
+
+    def are_few_in_all(self, draws: int, data_size: int) -> bool:
+        """Whether Newton's method takes longer to compile than to run, as far as can be told."""
+        return (self.draws_of_any_fit + draws) * data_size <= self.few_in_all
 
 
 SIZES = ProgramSizes()
@@ -86,7 +94,8 @@ def compiled(
             # A part of another program, whose options hold.
             return (function if of is None else inlined(function, PROGRAMS, of))(*args)
         is_small = runs_few and sum(map(np.size, leaves)) <= SIZES.few
-        return program(runs_once or is_small)(*args)
+        with without_collections():
+            return program(runs_once or is_small)(*args)
 
     return call
 

@@ -14,11 +14,13 @@ that reads the very same is kept (``of``).
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
+import gc
 import hashlib
 import threading
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -126,6 +128,22 @@ class Programs:
             kept[key] = found
             while len(kept) > self.most:
                 kept.popitem(last=False)
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Let Python's collector of cycles wait, as it would have none to free.
+
+    A trace makes objects by the hundred thousand. That sets off full collections, each of which
+    walks over all that was imported: a fifth of the seconds of a first fit.
+    """
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
 
 
 def kept(

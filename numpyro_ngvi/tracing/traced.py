@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from numpyro_ngvi.tracing.programs import Programs, settings, what_it_does
+from numpyro_ngvi.tracing.programs import Programs, settings, what_it_does, without_collections
 
 
 class Operations:
@@ -73,7 +73,8 @@ class Traced:
         shapes = tuple(map(_shape, leaves))
         key = structure, shapes, settings()
         if key not in self._known:
-            self._known[key] = self._traced(structure, shapes)
+            with without_collections():
+                self._known[key] = self._traced(structure, shapes)
         return self._known[key]
 
     def _traced(self, structure: Any, shapes: tuple) -> tuple[Operations, list]:
