@@ -85,6 +85,7 @@ CONSTANTS = {
     "numpyro_ngvi.estimators.hessian.NUMBERS_AT_ONCE": MEMORY,
     "numpyro_ngvi.estimators.hessian.PRODUCTS_AT_ONCE": MEMORY,
     "numpyro_ngvi.estimators.per_example.layers.NUMBERS_AT_ONCE": MEMORY,
+    "numpyro_ngvi.estimators.per_example.owners.NOBODY": "a sign, no amount",
     "numpyro_ngvi.estimators.quadrature.FEWEST_AT_ONCE": SPEED,
     "numpyro_ngvi.estimators.quadrature.NUMBERS_AT_ONCE": MEMORY,
     "numpyro_ngvi.inference.objective.FEWEST_AT_ONCE": SPEED,

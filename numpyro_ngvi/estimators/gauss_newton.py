@@ -117,6 +117,8 @@ def _of_many(
     rows, holds = examples  # inside the condition convolutions would take a third longer
     found = {site: _of_rows(family, rows[site]) for site, family in here.items()}
     quickly = tuple({site: both[i] for site, both in found.items()} for i in (0, 1))
+    if holds is None:
+        return quickly
     return jax.lax.cond(holds, lambda: quickly, in_chunks)
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from ngvi.latents import forest
 from numpyro_ngvi import families
 from numpyro_ngvi.estimators import gauss_newton
+from numpyro_ngvi.estimators.hessian import diagonal
 from numpyro_ngvi.estimators.per_example import layers
 from numpyro_ngvi.estimators.per_example.squares import by_rows
 from tests.ppl import QUICKLY
@@ -78,7 +79,7 @@ def compare(function, latents):
         return parts, holds
 
     actual, holds = jax.jit(found, compiler_options=QUICKLY)(latents, scale)
-    assert holds
+    assert holds is None or holds
     for site, rows in jax.jit(jax.jacrev(function), compiler_options=QUICKLY)(latents).items():
         scaled = np.sqrt(scale)[:, None] * rows
         expected = (scale @ rows, scale @ rows**2, scale @ rows, scaled, scaled[:, 1:-1])
@@ -222,7 +223,8 @@ def test_positions_that_are_taken_for_examples_are_noticed(rng):
 
 
 def holds(function, latents):
-    return jax.jit(lambda scale: by_rows(function, latents, scale)[1])(jnp.ones(NUM))
+    found = jax.jit(lambda scale: by_rows(function, latents, scale)[1])(jnp.ones(NUM))
+    return found is None or found  # None is shown by the program
 
 
 def test_other_uses_of_a_weight_are_refused(rng):
@@ -256,7 +258,58 @@ def test_a_network_that_fits_its_examples_is_no_network_whose_examples_depend_on
         return jax.nn.log_softmax(logits + surely)[jnp.arange(NUM), labels]
 
     latents = {"w": 0.1 * jnp.ones(IN * OUT, jnp.float32)}
-    assert by_rows(function, latents, jnp.ones(NUM, jnp.float32))[1]
+    found = by_rows(function, latents, jnp.ones(NUM, jnp.float32))[1]
+    assert found is not None and found  # labels at these places are looked at, not shown
+
+
+def test_what_the_program_shows_of_examples_is_not_looked_at(rng):
+    """Attention among an example's own rows, convolutions and pooling, labels that are taken."""
+    rows = jnp.asarray(rng.normal(size=(NUM, 4, 3)))
+    labels = jnp.arange(NUM) % 3
+
+    def attention(latents):
+        x = rows @ latents["w"].reshape(3, 3)
+        weights = jax.nn.softmax(x @ x.mT, -1)
+        logits = jax.nn.log_softmax((weights @ x).sum(1))
+        return jnp.take_along_axis(logits, labels[:, None], -1)[:, 0]
+
+    weights = {"w": jnp.asarray(rng.normal(size=9))}
+
+    def pooled(latents):
+        x = jax.lax.conv(rows[:, None], latents["w"][:4].reshape(1, 1, 2, 2), (1, 1), "SAME")
+        wide = (1, 1, 2, 2)
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, wide, wide, "SAME").sum((1, 2, 3))
+
+    for function in attention, pooled:
+        assert by_rows(function, weights, jnp.ones(NUM))[1] is None
+    for mixed in (lambda x: jnp.cumsum(x, 0), lambda x: jnp.sort(x, 0), lambda x: x[::-1]):
+        found = by_rows(lambda latents, f=mixed: f(attention(latents)), weights, jnp.ones(NUM))
+        assert found[1] is not None and not found[1]
+
+
+def test_a_hessian_that_the_program_shows_to_be_diagonal_takes_one_product():
+    def product_of(function):
+        def product(vector):
+            products.append(vector)
+            return jax.jvp(jax.grad(function), (jnp.linspace(0.5, 1, 6),), (vector,))[1]
+
+        return product
+
+    def parts(x):
+        return jnp.sum(jnp.sin(x[:3])) + jnp.sum(jnp.exp(x[3:].reshape(3, 1)) ** 2)
+
+    def walk(x):
+        return jnp.sum((x[1:] - x[:-1]) ** 2)
+
+    def turned(x):
+        return jnp.sum(x * x[::-1])
+
+    for function in (parts, walk, turned):
+        hessian = jax.hessian(function)(jnp.linspace(0.5, 1, 6))
+        products = []
+        found = diagonal(product_of(function), 6, hessian.dtype)
+        np.testing.assert_allclose(found, hessian.diagonal(), rtol=1e-12, atol=1e-12)
+        assert (len(products) == 2) == (function is parts)  # one of them traced
 
 
 # -- what families take -----------------------------------------------------------------------

@@ -35,19 +35,18 @@ from numpyro_ngvi.estimators.per_example.layers import (
     convolution,
     product,
 )
+from numpyro_ngvi.estimators.per_example.owners import INLINED, along, is_own, needed
 from numpyro_ngvi.estimators.per_example.rows import ExampleRows, Met
 
 #: What moves entries about.
 MOVES = {"slice", "reshape", "squeeze", "transpose", "rev", "copy", "convert_element_type"}
-#: What is a program of its own.
-INLINED = {"jit", "pjit", "closed_call", "custom_jvp_call", "remat", "checkpoint"}
 
 
 def by_rows(
     function: Callable[[Arrays], jax.Array], latents: Arrays, scale: jax.Array
-) -> tuple[dict[str, ExampleRows], jax.Array] | None:
+) -> tuple[dict[str, ExampleRows], jax.Array | None] | None:
     """The examples' gradients by site, if all weights meet rows of examples, and whether they are
-    right.
+    right; None for that if the program shows it.
 
     :param function: from latent vectors by site to log likelihoods, shape ``(N,)``.
     :param scale: ``s``, shape ``(N,)``.
@@ -78,19 +77,30 @@ def by_rows(
 
     nothing = [jnp.zeros(layer.result.shape, layer.result.dtype) for layer in found.layers]
     _, pull, rows = jax.vjp(shifted, nothing, has_aux=True)
-    # By powers of two rounding is the same, however much cancels.
-    factor = 2.0 ** np.random.default_rng(0).integers(-8, 9, count).astype(scale.dtype)
     root = jnp.sqrt(scale)
-    deltas, others = (
-        [layer.delta(slope) for layer, slope in zip(found.layers, slopes, strict=True)]
-        for slopes in (*pull(root), *pull(root * factor))
-    )
+
+    def deltas_of(root: jax.Array) -> list[jax.Array]:
+        slopes = zip(found.layers, *pull(root), strict=True)
+        return [layer.delta(slope) for layer, slope in slopes]
+
+    deltas, are_alone = deltas_of(root), None
+    examples = [_examples(layer, count) for layer in found.layers]
+    if not is_own(lambda zeros: shifted(zeros)[0], nothing, examples):
+        # By powers of two rounding is the same, however much cancels.
+        factor = 2.0 ** np.random.default_rng(0).integers(-8, 9, count).astype(scale.dtype)
+        are_alone = _are_alone(deltas, deltas_of(root * factor), factor)
     met = [Met(*one) for one in zip(found.layers, rows, deltas, strict=True)]
     by_site = {
         site: ExampleRows([one for one in met if one.layer.site == site], root, latent)
         for site, latent in latents.items()
     }
-    return by_site, _are_alone(deltas, others, factor)
+    return by_site, are_alone
+
+
+def _examples(layer: Layer, count: int) -> np.ndarray:
+    """The numbers of the examples that entries of a layer's result belong to."""
+    shape, axis = layer.result.shape, layer.axes[0]
+    return along(np.arange(shape[axis]) // (shape[axis] // count), axis, shape)
 
 
 def _are_alone(deltas: list[jax.Array], others: list[jax.Array], factor: np.ndarray) -> jax.Array:
@@ -122,7 +132,7 @@ class _Layers(NamedTuple):
 def _run(jaxpr: Any, consts: Any, args: list, layers: _Layers) -> list:
     """Evaluate a program some of whose arguments are weights."""
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
-    for equation in _needed(jaxpr):
+    for equation in needed(jaxpr):
         values = [v.val if isinstance(v, Literal) else env[v] for v in equation.invars]
         if not any(isinstance(value, Weight) for value in values):
             bound = equation.primitive.get_bind_params(equation.params)
@@ -137,16 +147,6 @@ def _run(jaxpr: Any, consts: Any, args: list, layers: _Layers) -> list:
             found = _of_weight(equation, values, layers)
         env.update(zip(equation.outvars, found, strict=True))
     return [v.val if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
-
-
-def _needed(jaxpr: Any) -> list:
-    """The operations that the results need; a prior's are not among them."""
-    needed, found = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
-    for equation in reversed(jaxpr.eqns):
-        if needed.intersection(equation.outvars):
-            needed.update(v for v in equation.invars if not isinstance(v, Literal))
-            found.append(equation)
-    return found[::-1]
 
 
 def _of_weight(equation: Any, values: list, layers: _Layers) -> list:
