@@ -119,6 +119,12 @@ class Reparametrization:
 
         return refined(refined(found.point))
 
+    def _at_modes(self, given: Density, found: NewtonState) -> tuple[Array, Vector, Array]:
+        """The modes, the factors of the curvatures there, and which of these had to be repaired."""
+        modes = self._with_derivatives(given, found)
+        point = self._xp.where(found.unsettled > 0, self.start, modes)
+        return point, *self._factors(self._gradient_and_products(given, point)[1])
+
     # -- the map ----------------------------------------------------------------------
 
     def __call__(self, density: Density, latent: Array) -> tuple[Array, Array, Array]:
@@ -135,21 +141,19 @@ class Reparametrization:
         xp = self._xp
         given = self._given(density, latent)
         if self.order == 1:
-            point, unsettled = self.start, xp.zeros_like(self.start)
+            unsettled = xp.zeros_like(self.start)
+            slope, products = self._gradient_and_products(given, self.start)
+            factors, repaired = self._factors(products)
+            point = self.start + self._newton(factors, slope)
         else:
             found = self._searched(density, self._fixed(latent))
             unsettled = found.unsettled
-            modes = self._with_derivatives(given, found)
-            point = xp.where(unsettled > 0, self.start, modes)
-        slope, products = self._gradient_and_products(given, point)
-        factors, repaired = self._factors(products)
+            point, factors, repaired = self._at_modes(given, found)
         eyes = self._first().factors
         factors = [  # without a mode a local stays as it is: start + z
             xp.where(is_lost[:1, None] > 0, eye, factor)
             for is_lost, eye, factor in zip(self._local(unsettled), eyes, factors, strict=True)
         ]
-        if self.order == 1:
-            point = point + self._newton(factors, slope)
         spread = [
             self._ops.solve(factor, z, trans=True)
             for factor, z in zip(factors, self._local(latent), strict=True)

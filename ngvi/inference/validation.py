@@ -113,11 +113,16 @@ class _Draws(NamedTuple):
 
     def mismatch(self) -> tuple[float, float]:
         """The squared norm of the natural gradient by the score function, and its noise."""
-        centred = (self.weights - self.weights.mean())[:, None]
-        of_scales = (self.noise**2 - 1.0) / math.sqrt(2.0)
-        scores = centred * np.concatenate([self.noise, of_scales], 1)
+        centred, count = self.weights - self.weights.mean(), len(self.weights)
         with np.errstate(over="ignore", invalid="ignore"):  # of draws 1e77 nats down
-            means, variances = scores.mean(0), scores.var(0) / (len(scores) - 1)
+            # Moments of c z and c (z^2 - 1) / sqrt(2) by products: z may have millions of numbers.
+            squares, weights = self.noise**2, centred**2
+            of_scales = (centred @ squares - centred.sum()) / math.sqrt(2.0)
+            means = np.concatenate([centred @ self.noise, of_scales]) / count
+            second = weights @ squares
+            fourth = 0.5 * (weights @ squares**2 + weights.sum()) - second
+            variances = np.concatenate([second, fourth]) / count - means**2
+            variances /= count - 1
             return float(np.sum(means**2 - variances)), math.sqrt(2 * float(np.sum(variances**2)))
 
 

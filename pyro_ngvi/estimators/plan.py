@@ -31,8 +31,9 @@ from pyro_ngvi.tracing import (
 )
 from pyro_ngvi.tracing.messengers import Registered
 
-#: Draws share a pass as long as their intermediate results stay below.
-BYTES_PER_PASS = 2**28
+#: Draws share a pass as long as their intermediate results stay below: those of one operation are
+#: then in a processor's cache for the next one. A GPU takes a pass of any size for about the same.
+BYTES_PER_PASS = {"cpu": 2**26, "cuda": 2**28}
 
 
 @dataclasses.dataclass
@@ -43,6 +44,7 @@ class Plan:
     :ivar bytes_per_draw: of intermediate results.
     :ivar num_elements: of the arguments that these were measured with.
     :ivar bytes_of_rows: of one draw's gradients by example, where they are wanted.
+    :ivar device: the type of that of the latents.
     """
 
     model: Callable
@@ -52,6 +54,7 @@ class Plan:
     bytes_per_draw: float
     num_elements: int
     bytes_of_rows: float = 0.0
+    device: str = "cpu"
 
     def is_for(self, model: Callable, guide: Callable) -> bool:
         """Whether the plan was made for these two."""
@@ -68,7 +71,8 @@ class Plan:
     def draws_per_pass(self, args: tuple, kwargs: dict) -> int:
         """How many draws to evaluate at once."""
         kept = (self.bytes_per_draw + self.bytes_of_rows) * self._growth(args, kwargs)
-        return max(1, int(BYTES_PER_PASS // max(kept, 1.0)))
+        most = BYTES_PER_PASS.get(self.device, BYTES_PER_PASS["cuda"])
+        return max(1, int(most // max(kept, 1.0)))
 
     def _growth(self, args: tuple, kwargs: dict) -> float:
         return max(_num_elements((args, kwargs)), 1) / self.num_elements
@@ -152,7 +156,9 @@ def make_plan(
     # The difference leaves out the data, which all draws share; no more draws than that takes.
     two, three = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 3))
     num_elements = max(_num_elements((args, kwargs)), 1)
-    return Plan(model, guide, facts, HessianProducts(), three - two, num_elements), density
+    device = next(iter(centre.values())).device.type
+    found = facts, HessianProducts(), three - two, num_elements
+    return Plan(model, guide, *found, device=device), density
 
 
 def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:

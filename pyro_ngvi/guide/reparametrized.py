@@ -15,7 +15,7 @@ from pyro.infer.autoguide.initialization import init_to_median
 from pyro.poutine.runtime import am_i_wrapped
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch._C._functorch import maybe_current_level
+from torch._C._functorch import TransformType, get_interpreter_stack, maybe_current_level
 
 from ngvi._docs import shared_doc
 from ngvi.guide import reparametrization, reparametrized
@@ -69,13 +69,24 @@ class Reparametrization(reparametrization.Reparametrization):
             found = _mapped(one, flat)
             return tuple(part.reshape(*latents.shape[:-1], *part.shape[1:]) for part in found)
 
+    def _at_modes(self, given: Density, found: NewtonState) -> tuple[Tensor, list[Tensor], Tensor]:
+        if _is_differentiated():
+            return super()._at_modes(given, found)
+        point = torch.where(found.unsettled > 0, self.start, found.point)
+        return point, found.factors, torch.zeros_like(point)
+
     def _searched(self, density: Density, latent: Tensor) -> NewtonState:
-        found = _Search.apply(partial(self._search, density), latent)
+        least = torch.inf if _is_differentiated() else self._eps ** (4 / 3)
+        found = _Search.apply(partial(self._search, density, least), latent)
         point, unsettled, *factors = found
         return NewtonState(point, point, point, factors, unsettled, 0)
 
-    def _search(self, density: Density, latents: Tensor) -> tuple[Tensor, ...]:
-        """Points, flags and factors of the vectors ``(N, d)``."""
+    def _search(self, density: Density, least: float, latents: Tensor) -> tuple[Tensor, ...]:
+        """Points, flags and factors of the vectors ``(N, d)``.
+
+        :param least: where a squared step to a mode, in standard deviations, is above it, there is
+            one more after the last, so that factors are those of the mode.
+        """
 
         def one(latent: Tensor, *state: Any) -> tuple:
             *vectors, unsettled = state[:4]
@@ -93,10 +104,18 @@ class Reparametrization(reparametrization.Reparametrization):
                 found = self.replays("step", partial(_mapped, one), *some)
                 for part, new in zip(state, found, strict=True):
                     part[rows] = new
-                rows = rows[found[3].any(-1)]  # most arrive after a few
+                had_arrived = ~some[4].any(-1)
+                is_far = (found[2] > least).any(-1) & ~had_arrived
+                rows = rows[found[3].any(-1) | is_far]  # most arrive after a few
                 if not len(rows):
                     break
         return state[0], state[3], *state[4:]
+
+
+def _is_differentiated() -> bool:
+    """Whether derivatives of what is computed here may be asked for."""
+    transforms = get_interpreter_stack() or []
+    return torch.is_grad_enabled() or any(one.key() == TransformType.Jvp for one in transforms)
 
 
 def _gradient_and_products(

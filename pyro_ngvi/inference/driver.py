@@ -30,6 +30,7 @@ from pyro_ngvi.families.mixture import Mixture
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
 from pyro_ngvi.inference.first_look import log_densities, look
+from pyro_ngvi.inference.problem import replay
 from pyro_ngvi.inference.result import FitResult
 from pyro_ngvi.inference.set_up import STARTS, forget_others, set_up, store_as_it_was
 from pyro_ngvi.inference.space import gaussians
@@ -134,7 +135,7 @@ class _FitCall(FitCall):
         run = model, self.args, self.kwargs, guide, make_guide, self.starts
         ready = set_up(*run, self._seed, curvature)
         if ready.has_start and self.workers is None:
-            _replay(ready, self.replays)
+            replay(ready.problem.objective.density, ready.guide, self.replays)
         return ready
 
     def ready(self) -> Ready:
@@ -183,17 +184,6 @@ class _FitCall(FitCall):
             found = undefined("each worker has a part of the rows")
             vars(result)["diagnostics"] = found
         return result
-
-
-def _replay(ready: Ready, replays: Replays) -> None:
-    """Evaluate with them what is the same in every call, as long as they are open."""
-    objective = ready.problem.objective
-    facts = objective._plan.facts
-    if not (facts.is_subsampled or facts.is_stochastic):
-        objective.density.replays = replays.part()
-    for part in gaussians(ready.guide):
-        if isinstance(part, ReparametrizedGaussianGuide):
-            part.replay(replays.part())
 
 
 def _check_gradients() -> None:

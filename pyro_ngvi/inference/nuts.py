@@ -8,18 +8,23 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
+import pyro
 import torch
 from pyro import poutine
 from pyro.infer import MCMC, NUTS
 from pyro.ops.integrator import potential_grad
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from pyro_ngvi.estimators import make_plan
+from pyro_ngvi.estimators.differentiate import gradients_of
 from pyro_ngvi.families import Family
+from pyro_ngvi.inference.problem import replay
 from pyro_ngvi.tracing.messengers import repeatable_noise
+from pyro_ngvi.tracing.recording import Replays
 
 #: What the coordinates are called in Pyro's sampler.
 SITE = "z"
@@ -32,20 +37,36 @@ def whitened_density(
     args: tuple,
     kwargs: dict[str, Any],
     parameters: Callable[[], AbstractContextManager],
+    replays: Replays,
 ) -> WhitenedDensity:
     """The density of a fit.
 
     :param parameters: a context in which the parameter store is that of the fit.
+    :param replays: that are open if it is evaluated by recorded runs, and differentiated once.
     """
     with parameters(), repeatable_noise(), poutine.block():
         _, density = make_plan(model, guide, args, kwargs, validate=False)
+        leaves = [leaf for _, leaf in pyro.get_param_store().named_parameters()]
     (site,), log_det = density.posteriors, family.log_det_scale()
+    replay(density, guide, replays)
+
+    def values(rows: Tensor) -> Tensor:
+        return density({site: family.sample(rows)}, is_first_order=True) + log_det
+
+    def with_gradients(rows: Tensor) -> tuple[Tensor, ...]:
+        at = rows.detach().requires_grad_()
+        with torch.enable_grad():
+            found = values(at)
+            return found.detach(), *gradients_of(found.sum(), [at])
+
+    def recorded(rows: Tensor) -> tuple[Tensor, ...]:
+        return density.replayed(with_gradients, rows, leaves=leaves)
 
     def log_density(z: Tensor) -> Tensor:
         rows = torch.atleast_2d(z)
         with parameters(), repeatable_noise(), poutine.block():
-            values = density({site: family.sample(rows)}, is_first_order=True) + log_det
-        return values if z.dim() > 1 else values[0]
+            found = _Known.apply(recorded, rows)[0] if replays.is_open else values(rows)
+        return found if z.dim() > 1 else found[0]
 
     @torch.no_grad()
     def constrain(z: Tensor) -> dict[str, Tensor]:
@@ -54,6 +75,21 @@ def whitened_density(
         return found if z.dim() > 1 else {name: value[0] for name, value in found.items()}
 
     return WhitenedDensity(family.dim, log_density, constrain)
+
+
+class _Known(torch.autograd.Function):
+    """Values that come with their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable, rows: Tensor) -> tuple[Tensor, Tensor]:
+        values, gradients = function(rows)
+        ctx.save_for_backward(gradients)
+        return values, gradients
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_values: Tensor, _: Tensor) -> tuple[None, Tensor]:
+        return None, of_values[:, None] * ctx.saved_tensors[0]
 
 
 class CountingNUTS(NUTS):

@@ -10,10 +10,13 @@ import torch
 
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference.problem import Problem
+from pyro_ngvi.guide import ReparametrizedGaussianGuide
 from pyro_ngvi.inference.metric import EachRow, Metric
 from pyro_ngvi.inference.objective import Objective
-from pyro_ngvi.inference.space import StateSpace, check_has_gaussian
+from pyro_ngvi.inference.space import StateSpace, check_has_gaussian, gaussians
+from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import repeatable_noise
+from pyro_ngvi.tracing.recording import Replays
 
 
 def make_problem(
@@ -37,3 +40,12 @@ def make_problem(
         space = StateSpace(model, guide, args, kwargs)
         objective = Objective(model, guide, args, kwargs, space, curvature)
     return Problem(objective, space, functools.partial(Metric, each_row=EachRow()))
+
+
+def replay(density: LogDensity, guide: Any, replays: Replays) -> None:
+    """Evaluate with them what is the same in every call, as long as they are open."""
+    if not (density.facts.is_subsampled or density.facts.is_stochastic):
+        density.replays = replays.part()
+    for part in gaussians(guide):
+        if isinstance(part, ReparametrizedGaussianGuide):
+            part.replay(replays.part())

@@ -39,10 +39,11 @@ from pyro_ngvi.guide.posterior import to_distribution
 from pyro_ngvi.inference import nuts
 from pyro_ngvi.inference.first_look import look
 from pyro_ngvi.inference.new_groups import explained, predicted, replayed, which_are_new
-from pyro_ngvi.inference.problem import make_problem
+from pyro_ngvi.inference.problem import make_problem, replay
 from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
 from pyro_ngvi.inference.space import State, gaussians
 from pyro_ngvi.tracing.messengers import repeatable_noise
+from pyro_ngvi.tracing.recording import Replays
 from pyro_ngvi.workflow import runs as model_runs
 from pyro_ngvi.workflow.rows import ModelRows
 
@@ -171,12 +172,13 @@ class FitResult(WorkflowResult):
         """
         asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
         request = NutsRequest.checked(*asked)
+        whitened = self.model, self.guide, self.family, self.args, self.kwargs
 
-        def run(
-            density: WhitenedDensity, starts: np.ndarray, plan: NutsPlan, num_warmup: int
-        ) -> Chains:
+        def run(_: WhitenedDensity, starts: np.ndarray, plan: NutsPlan, num_warmup: int) -> Chains:
             own = torch.as_tensor(starts).to(self.family.loc)
-            return nuts.run(density, own, plan, num_warmup, request, mp_context)
+            with Replays() as replays:
+                density = nuts.whitened_density(*whitened, self._own_parameters, replays)
+                return nuts.run(density, own, plan, num_warmup, request, mp_context)
 
         return self._by_nuts(request, int(torch.randint(2**31, ())), run)
 
@@ -188,7 +190,7 @@ class FitResult(WorkflowResult):
         with self._at_end() as (problem, _):
             self._check_density(problem, "whitened_density()", WAY_OUT)
         run = self.model, self.guide, self.family, self.args, self.kwargs
-        return nuts.whitened_density(*run, self._own_parameters)
+        return nuts.whitened_density(*run, self._own_parameters, Replays())
 
     def _state_of(self, problem: Problem, params: dict[str, Any]) -> State:
         space: Any = problem.space
@@ -207,12 +209,18 @@ class FitResult(WorkflowResult):
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
-        with self._own_parameters(), repeatable_noise(), poutine.block():
+        with (
+            self._own_parameters(),
+            repeatable_noise(),
+            poutine.block(),
+            Replays() as self._replays,
+        ):
             yield
 
     def _own_problem(self) -> tuple[Problem, State]:
         run = self.model, self.guide, self.args, self.kwargs
-        problem = make_problem(*run, curvature="stein")
+        problem: Any = make_problem(*run, curvature="stein")
+        replay(problem.objective.density, self.guide, self._replays)
         return problem, problem.space.initial
 
     @serialised

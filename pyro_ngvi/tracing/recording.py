@@ -76,14 +76,14 @@ class Replays:
     def __init__(self) -> None:
         self._known: dict[Any, _Replayed] = {}
         self._parts: list[Replays] = []
-        self._is_open = False
+        self.is_open = False
 
     def __enter__(self) -> Replays:
-        self._is_open = True
+        self.is_open = True
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._is_open = False
+        self.is_open = False
         self._known.clear()
         for part in self._parts:
             part.__exit__()
@@ -95,7 +95,7 @@ class Replays:
     def part(self) -> Replays:
         """Another one, with functions of its own, that is left with this one."""
         part = Replays()
-        if self._is_open:
+        if self.is_open:
             self._parts.append(part.__enter__())
         return part
 
@@ -109,7 +109,7 @@ class Replays:
         :param leaves: tensors besides that may change from one call to the next, in place.
         :return: without derivatives.
         """
-        if not self._is_open:
+        if not self.is_open:
             return function(*rows)
         return self._known.setdefault(key, _Replayed())(function, rows, leaves)
 
@@ -121,6 +121,7 @@ class _Replayed:
         self.program: Program | None = None
         self.calls = self.uses = 0
         self.is_refused = False
+        self.recent: list[Sequence[Tensor]] = []  #: arguments of calls with too few rows
 
     def __call__(
         self, function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor]
@@ -143,10 +144,15 @@ class _Replayed:
 
     def _record(self, function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
         options = Replays.options
-        is_due = self.calls > options.calls_before and len(rows[0]) >= options.few
-        if self.is_refused or not is_due:
+        if self.is_refused or self.calls + options.few <= options.calls_before:
             return
         try:
+            if len(rows[0]) < options.few:  # those of a few calls together are enough
+                self.recent = [*self.recent, rows][-options.few :]
+                rows = [torch.cat(some) for some in zip(*self.recent, strict=True)]
+            if self.calls <= options.calls_before or len(rows[0]) < options.few:
+                return
+            self.recent = []
             self.program = recorded(function, rows, leaves)
         except Exception:  # noqa: BLE001  the function raises the user's
             self._refuse(None)

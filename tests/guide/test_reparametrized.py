@@ -319,6 +319,23 @@ def test_draws_of_such_a_guide_share_a_run_in_pyro(pyro_backend):
     assert facts.particles == "vmap" and not facts.partners and not facts.is_stochastic
 
 
+def test_map_without_derivatives_is_the_same_in_pyro(pyro_backend):
+    # ... and is not taken where there are some, though torch records none.
+    import torch
+
+    guide, _ = _set_up_once(pyro_backend)
+    latents = torch.as_tensor(np.stack([LATENT, 0.5 * LATENT]))
+    step = torch.cos(torch.arange(8.0, dtype=torch.float64))
+    with torch.no_grad():
+        theta, log_det, _ = guide._of_each(latents)
+        _, slope = torch.func.jvp(lambda at: guide._of_each(at)[1], (latents[0],), (step,))
+    for found, of_draw, latent in zip(theta, log_det, latents.numpy(), strict=True):
+        np.testing.assert_allclose(found, _map(latent)[0], rtol=1e-9)
+        np.testing.assert_allclose(of_draw, _map(latent)[1], rtol=1e-9)
+    expected = _difference(lambda t: _map(LATENT + t * step.numpy())[1], [0.0])
+    np.testing.assert_allclose(slope, expected[0], rtol=1e-6)
+
+
 def test_many_locals_settle_in_a_few_iterations(pyro_backend, monkeypatch):
     # ... and stay so while the last ones do: the rule is the same code in both packages.
     ppl = pyro_backend

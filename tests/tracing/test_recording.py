@@ -146,6 +146,19 @@ def test_leaves_may_change():
             torch.testing.assert_close(found, function(X)[0])
 
 
+def test_single_rows_are_recorded_together():
+    calls = []
+
+    def function(x):
+        calls.append(len(x))
+        return (x * x,)
+
+    with Replays() as replays:
+        for k in range(30):
+            assert torch.equal(replays("f", function, X[:1] * k)[0], (X[:1] * k) ** 2)
+    assert len(calls) < 20 and calls.count(1) < 16
+
+
 def test_rows_of_another_kind_are_not_replayed():
     with Replays() as replays:
         for _ in range(15):
@@ -179,7 +192,7 @@ def test_nothing_is_kept_afterwards():
         part = replays.part()
         for _ in range(15):
             part("f", lambda x: (x * 2,), X)
-        assert not copy.deepcopy(part)._is_open
+        assert not copy.deepcopy(part).is_open
     assert torch.equal(part("f", lambda x: (x * 3,), X)[0], X * 3)
 
 
