@@ -103,6 +103,7 @@ CONSTANTS = {
     "numpyro_ngvi.linalg.low_rank.ROWS_AT_ONCE": MEMORY,
     "numpyro_ngvi.linalg.matrices.BLAS_BLOCK": SPEED,
     "numpyro_ngvi.linalg.matrices.CUMSUM_BLOCK": SPEED,
+    "numpyro_ngvi.linalg.matrices.INVERTED_BLOCK": SPEED,
     "numpyro_ngvi.linalg.matrices.SMALL_SUM": SPEED,
     "numpyro_ngvi.linalg.matrices.SMALL_TRIANGLE": SPEED,
     "numpyro_ngvi.workflow.rows.JACOBIANS_AT_ONCE": MEMORY,

@@ -79,8 +79,9 @@ class MatrixCoordinates(Gaussian):
         """
         if self.ops.on_cpu(self.loc):
             return self
-        new, invert = copy.copy(self), self.ops.inverse_lower
-        inverses = [(invert(a), invert(b)) for a, b in self._root().pairs]
+        new = copy.copy(self)
+        found = self.ops.inverses_lower([one for pair in self._root().pairs for one in pair])
+        inverses = list(zip(found[::2], found[1::2], strict=True))
         object.__setattr__(new, "_inverses", inverses)  # no coordinates, and of this object alone
         return new
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ngvi.linalg.matrices import Array, Matrices, times
@@ -74,13 +75,22 @@ class Definite(Matrices):
         :param is_definite: as of :meth:`precision_root`.
         :return: both of shape ``(..., k, k)``.
         """
-        factor = self._inverse_root(change)
         if is_definite:
-            return self.inverse_lower(factor), factor
+            return self.definite_covariance_roots([change])[0]
+        factor = self._inverse_root(change)
         definite = self.likely(self._has_root(factor, change))
         known = self.cond(definite, lambda: factor, lambda: self._corrected_root(change, -0.5))
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
         return self.select(definite, other, known), self.select(definite, known, other)
+
+    def definite_covariance_roots(self, changes: Sequence[Array]) -> list[tuple[Array, Array]]:
+        """:meth:`covariance_root` of several changes, of a positive definite ``M`` each."""
+        factors = [self._inverse_root(change) for change in changes]
+        return list(zip(self.inverses_lower(factors), factors, strict=True))
+
+    def inverses_lower(self, trils: Sequence[Array]) -> list[Array]:
+        """:meth:`inverse_lower` of several triangles ``(k, k)``, together where that is quicker."""
+        return [self.inverse_lower(one) for one in trils]
 
     def _inverse_root(self, change: Array) -> Array:
         """``Q^T`` of :meth:`covariance_root`."""

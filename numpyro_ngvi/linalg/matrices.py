@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ CUMSUM_BLOCK = 32
 #: busy machine milliseconds.
 SMALL_TRIANGLE = 128
 BLAS_BLOCK = 16
+
+#: On a GPU larger triangles are inverted from diagonal blocks of this size on: a call of its
+#: library for a thousand rows takes four times as long.
+INVERTED_BLOCK = 64
 
 #: Sums of so few numbers are products with ones: of more than 32 XLA makes two kernels, and what is
 #: summed is a third. Of many, sums are two to five times as fast.
@@ -164,6 +169,8 @@ class Matrices(Sums):
         return jnp.linalg.qr(matrix, "r")
 
     def solve_lower(self, tril: jax.Array, rhs: jax.Array, trans: bool = False) -> jax.Array:
+        if rhs.ndim > 1 and not self.on_cpu(tril):
+            return triangular_solve(tril, rhs, left_side=True, lower=True, transpose_a=trans)
         # LAPACK's matrices have columns where ours have rows: transposed ones it takes as they are.
         rows = rhs.mT if rhs.ndim > 1 else rhs[None]
         found = triangular_solve(tril.mT, rows, left_side=False, lower=False, transpose_a=trans)
@@ -184,8 +191,58 @@ class Matrices(Sums):
     def inverse_small(self, tril: jax.Array) -> jax.Array:
         if tril.shape[-1] == 1:
             return 1.0 / tril
+        if tril.shape[-1] > SMALL_TRIANGLE:  # on a GPU
+            return _inverse_by_blocks(tril, self.inverse_small)
         eye = jnp.broadcast_to(self.eye(tril.shape[-1], tril), tril.shape)
         return triangular_solve(tril.mT, eye, left_side=True, lower=False).mT
+
+    def inverses_lower(self, trils: Sequence[jax.Array]) -> list[jax.Array]:
+        large = [one for one in trils if len(one) > SMALL_TRIANGLE]
+        if len(large) < 2 or self.on_cpu(trils[0]):
+            return super().inverses_lower(trils)
+        size = max(map(len, large))
+        found = iter(self.inverse_lower(jnp.stack([_bordered(one, size) for one in large])))
+        return [
+            next(found)[: len(one), : len(one)]
+            if len(one) > SMALL_TRIANGLE
+            else self.inverse_lower(one)
+            for one in trils
+        ]
+
+
+def _bordered(tril: jax.Array, size: int) -> jax.Array:
+    """Triangles ``(..., k, k)`` above an identity, shape ``(..., size, size)``."""
+    dim = tril.shape[-1]
+    edges = [(0, 0)] * (tril.ndim - 2) + [(0, size - dim)] * 2
+    return jnp.pad(tril, edges) + jnp.diag((jnp.arange(size) >= dim).astype(tril.dtype))
+
+
+def _inverse_by_blocks(tril: jax.Array, invert: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """``T^-1`` of triangles ``(..., k, k)``: of diagonal blocks, and of twice their size from
+    those, all of one size in one product.
+
+    :param invert: of small triangles.
+    """
+    dim = tril.shape[-1]
+    size = INVERTED_BLOCK
+    while size < dim:
+        size *= 2
+    whole = _bordered(tril, size)
+
+    def diagonal_blocks(size: int, part: Callable) -> jax.Array:
+        starts = range(0, whole.shape[-1], size)
+        return jnp.stack([part(whole[..., i : i + size, i : i + size]) for i in starts], -3)
+
+    found = invert(diagonal_blocks(INVERTED_BLOCK, lambda block: block))
+    while (half := found.shape[-1]) < size:
+        below = diagonal_blocks(2 * half, lambda block, half=half: block[..., half:, :half])
+        first, last = found[..., ::2, :, :], found[..., 1::2, :, :]
+        # A GPU's default (tf32) would round to ten bits.
+        times = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+        below = -times(times(last, below), first)
+        top = jnp.concatenate([first, jnp.zeros_like(first)], -1)
+        found = jnp.concatenate([top, jnp.concatenate([below, last], -1)], -2)
+    return found[..., 0, :dim, :dim]
 
 
 matrices = Matrices()

@@ -341,6 +341,12 @@ def test_triangles_are_multiplied_and_divided_in_halves(backend, on_cpu, rng, mo
     inverse = backend.numpy(ops.inverse_lower(backend.array(many)))
     np.testing.assert_allclose(inverse @ many, np.stack([np.eye(7)] * 2), atol=1e-12)
     assert not np.triu(inverse, 1).any()
+    sizes = [7] if on_cpu else [7, 150, 130]  # beyond 128 in blocks, in NumPyro
+    several = [np.eye(size) + _triangle(size, rng) / size for size in sizes]
+    for one, found in zip(
+        several, ops.inverses_lower(list(map(backend.array, several))), strict=True
+    ):
+        np.testing.assert_allclose(backend.numpy(found) @ one, np.eye(len(one)), atol=1e-12)
 
 
 # -- steps ----------------------------------------------------------------------------
