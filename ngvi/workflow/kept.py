@@ -20,6 +20,8 @@ from ngvi.workflow.units import Units
 
 #: Where a result has it; neither copies nor pickles of the result do.
 KEPT = "_known_rows"
+#: The same of what a package has found out about model, guide and arguments.
+PLAN = "_known_plan"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

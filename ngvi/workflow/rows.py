@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -55,6 +56,9 @@ class ObservedRows(Protocol):
     factors: tuple[str, ...]
     is_enumerated: bool
     eps: float
+
+    def running(self) -> AbstractContextManager:
+        """Around many calls, in which what the model reads stays what it is."""
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
         """Each once, at latent vectors of shape ``(K, d)``, in nats; shape ``(K, M)``."""

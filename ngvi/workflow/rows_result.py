@@ -25,7 +25,7 @@ from ngvi.workflow.climb import climb
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import Influence, influence
-from ngvi.workflow.kept import KEPT, KnownTarget
+from ngvi.workflow.kept import KEPT, PLAN, KnownTarget
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.sites import Sites
 from ngvi.workflow.streaming import (
@@ -209,7 +209,8 @@ class RowsResult(Result):
         start_time, self.change = time.perf_counter(), change
         with self._running():
             target = self._known_target(what.partition("(")[0]).target
-            steps = climb(target, q, DEFAULTS.num_update_steps, DEFAULTS.update_left)
+            with target.rows.running():
+                steps = climb(target, q, DEFAULTS.num_update_steps, DEFAULTS.update_left)
         if steps is None:
             raise ValueError(
                 f"{what}: the posterior that is left is improper, or natural gradients do not find "
@@ -234,6 +235,8 @@ class RowsResult(Result):
         """A copy, which computes its diagnostics anew."""
         new = copy.copy(self)
         vars(new).pop("diagnostics", None)
+        if PLAN in vars(self):
+            vars(new)[PLAN] = vars(self)[PLAN]
         vars(new).update(fields)
         return new
 
@@ -260,7 +263,7 @@ class RowsResult(Result):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != KEPT}
+        return {name: value for name, value in vars(self).items() if name not in (KEPT, PLAN)}
 
     # -- helpers ----------------------------------------------------------------------
 
@@ -274,7 +277,8 @@ class RowsResult(Result):
         with self._running():
             known = self._known_target(what)
             rows = known.target.rows
-            yield known, make_units(rows, plate, known.latents, lambda: known.depends)
+            with rows.running():
+                yield known, make_units(rows, plate, known.latents, lambda: known.depends)
 
     def _known_target(self, what: str) -> KnownTarget:
         return KnownTarget.of(self, lambda: self._made_target(what))

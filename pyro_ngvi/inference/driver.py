@@ -25,6 +25,8 @@ from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
 from ngvi.inference.set_up import Ready
+from ngvi.workflow.kept import PLAN
+from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.mixture import Mixture
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
@@ -129,6 +131,7 @@ class _FitCall(FitCall):
         if self.workers is not None:
             seeds = self.workers.object_of_first(seeds)
         self._seed, self.replays = seeds[0], Replays()
+        self._plans: list[Plan] = []
         self.rng = np.random.default_rng(0 if is_deterministic else seeds)
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
@@ -136,6 +139,7 @@ class _FitCall(FitCall):
         ready = set_up(*run, self._seed, curvature)
         if ready.has_start and self.workers is None:
             replay(ready.problem.objective.density, ready.guide, self.replays)
+            self._plans.append(ready.problem.objective._plan)
         return ready
 
     def ready(self) -> Ready:
@@ -183,6 +187,10 @@ class _FitCall(FitCall):
         if self.workers is not None and self.workers.size > 1:
             found = undefined("each worker has a part of the rows")
             vars(result)["diagnostics"] = found
+        run = result.model, result.guide, self.args, self.kwargs
+        for plan in self._plans if self.batches is None else ():
+            if plan.is_for(*run[:2]):
+                vars(result)[PLAN] = plan, *run
         return result
 
 

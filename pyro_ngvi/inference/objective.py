@@ -30,6 +30,7 @@ from pyro_ngvi.estimators import (
     num_products,
 )
 from pyro_ngvi.estimators.differentiate import values_and_gradients
+from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference.metric import EachRow, flat, gradient_of
@@ -48,6 +49,7 @@ class Objective:
     """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`.
 
     :param space: of both, which gets the guide's families here.
+    :param plan: of both with these arguments, if it is known.
     """
 
     def __init__(
@@ -58,13 +60,17 @@ class Objective:
         kwargs: dict[str, Any],
         space: StateSpace,
         estimator: str = "auto",
+        plan: Plan | None = None,
     ) -> None:
         self.args, self.kwargs = args, kwargs
         self.cost, self.fault = Cost(), ""
         self._model, self._guide = model, guide
         self._space, self._each_row = space, EachRow()
         # As NUTS takes it.
-        self._plan, self._density = make_plan(model, guide, args, kwargs, validate=False)
+        if plan is None:
+            self._plan, self._density = make_plan(model, guide, args, kwargs, validate=False)
+        else:
+            self._plan, self._density = plan, plan.density(args, kwargs)
         self._leaves = list(space.live.values())
         space.bind(self._density.posteriors)
         self.dim = space.dim

@@ -10,6 +10,7 @@ import torch
 
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference.problem import Problem
+from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.guide import ReparametrizedGaussianGuide
 from pyro_ngvi.inference.metric import EachRow, Metric
 from pyro_ngvi.inference.objective import Objective
@@ -26,10 +27,12 @@ def make_problem(
     kwargs: dict[str, Any],
     seed: int = 0,
     curvature: str = "auto",
+    plan: Plan | None = None,
 ) -> Problem:
     """Set up guide and parameters.
 
     :param seed: for the initial parameters. Pyro's own random numbers are left as they are.
+    :param plan: of model and guide with these arguments, if it is known.
     :raises ValueError: for a guide without a Gaussian, an unknown curvature, or Hessians of a log
         density that has none.
     """
@@ -38,7 +41,7 @@ def make_problem(
     with repeatable_noise(), torch.enable_grad():
         torch.manual_seed(seed)
         space = StateSpace(model, guide, args, kwargs)
-        objective = Objective(model, guide, args, kwargs, space, curvature)
+        objective = Objective(model, guide, args, kwargs, space, curvature, plan)
     return Problem(objective, space, functools.partial(Metric, each_row=EachRow()))
 
 

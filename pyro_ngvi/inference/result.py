@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Iterator
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -31,6 +33,7 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
 from ngvi.inference.serialize import Saved
 from ngvi.workflow.arviz import ArvizGroups
+from ngvi.workflow.kept import PLAN
 from ngvi.workflow.result import WorkflowResult
 from ngvi.workflow.streaming import OneStep
 from pyro_ngvi.families.registry import REGISTRY
@@ -219,7 +222,10 @@ class FitResult(WorkflowResult):
 
     def _own_problem(self) -> tuple[Problem, State]:
         run = self.model, self.guide, self.args, self.kwargs
-        problem: Any = make_problem(*run, curvature="stein")
+        plan, *made_of = vars(self).get(PLAN, (None,) * 5)
+        plan = plan if all(map(operator.is_, made_of, run)) else None
+        problem: Any = make_problem(*run, curvature="stein", plan=plan)
+        vars(self)[PLAN] = problem.objective._plan, *run
         replay(problem.objective.density, self.guide, self._replays)
         return problem, problem.space.initial
 
@@ -243,7 +249,8 @@ class FitResult(WorkflowResult):
         objective, space = problem.objective, problem.space
         density, here = objective.density, space.by_site(state)
         is_mapped = isinstance(self.guide, ReparametrizedGaussianGuide)
-        return ModelRows(density, here, space.split, objective.draws_per_pass, is_mapped)
+        rows = density, here, space.split, objective.draws_per_pass, is_mapped
+        return ModelRows(*rows, functools.partial(replay, density, self.guide))
 
     def _moved_to(self, problem: Any, state: State, step: OneStep) -> FitResult:
         new, (family,) = self._with_fields(), state.families

@@ -52,6 +52,7 @@ class ReplayOptions:
     """When to record."""
 
     calls_before: int = 12  #: which have taken about as long as it takes to record
+    soon: int = 3  #: the same where thirty are known to come, and recording takes six
     few: int = 3  #: rows of the first recording: one and two are often cases of their own
     more: int = 5  #: rows of the second one
 
@@ -61,6 +62,8 @@ class Replays:
 
     It holds tensors of them, and knows nothing of globals and closures that they read: inside of a
     ``with`` statement, for as long as these are sure to stay. Afterwards functions are called.
+
+    :param is_soon: whether tens of calls of each function are known to come.
 
     >>> def moments(x):
     ...     return x.sum(-1), x.square().sum(-1)
@@ -73,7 +76,8 @@ class Replays:
 
     options: ClassVar[ReplayOptions] = ReplayOptions()
 
-    def __init__(self) -> None:
+    def __init__(self, is_soon: bool = False) -> None:
+        self._is_soon = is_soon
         self._known: dict[Any, _Replayed] = {}
         self._parts: list[Replays] = []
         self.is_open = False
@@ -90,11 +94,12 @@ class Replays:
         self._parts.clear()
 
     def __reduce__(self) -> tuple:
-        return Replays, ()  # a copy is closed: a program is of tensors that are not copied
+        # A copy is closed: a program is of tensors that are not copied.
+        return Replays, (self._is_soon,)
 
     def part(self) -> Replays:
         """Another one, with functions of its own, that is left with this one."""
-        part = Replays()
+        part = Replays(self._is_soon)
         if self.is_open:
             self._parts.append(part.__enter__())
         return part
@@ -111,13 +116,15 @@ class Replays:
         """
         if not self.is_open:
             return function(*rows)
-        return self._known.setdefault(key, _Replayed())(function, rows, leaves)
+        known = self._known.setdefault(key, _Replayed(self._is_soon))
+        return known(function, rows, leaves)
 
 
 class _Replayed:
     """One function."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_soon: bool) -> None:
+        self._is_soon = is_soon
         self.program: Program | None = None
         self.calls = self.uses = 0
         self.is_refused = False
@@ -144,13 +151,14 @@ class _Replayed:
 
     def _record(self, function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
         options = Replays.options
-        if self.is_refused or self.calls + options.few <= options.calls_before:
+        before = options.soon if self._is_soon else options.calls_before
+        if self.is_refused or self.calls + options.few <= before:
             return
         try:
             if len(rows[0]) < options.few:  # those of a few calls together are enough
                 self.recent = [*self.recent, rows][-options.few :]
                 rows = [torch.cat(some) for some in zip(*self.recent, strict=True)]
-            if self.calls <= options.calls_before or len(rows[0]) < options.few:
+            if self.calls <= before or len(rows[0]) < options.few:
                 return
             self.recent = []
             self.program = recorded(function, rows, leaves)

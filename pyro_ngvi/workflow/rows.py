@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.partly_observed import mask_of
+from pyro_ngvi.tracing.recording import Replays
 from pyro_ngvi.workflow.runs import has_data
 
 #: Among latent vectors, how many times each element counts.
@@ -37,6 +39,7 @@ class ModelRows:
     :param split: latent vectors ``(K, d)`` by these sites.
     :param at_once: draws that share a run.
     :param is_mapped: whether latents are no affine functions of the Gaussians' coordinates.
+    :param replay: has model and guide run by these.
     """
 
     def __init__(
@@ -45,9 +48,10 @@ class ModelRows:
         here: dict[str, Family],
         split: Callable[[np.ndarray], dict[str, Tensor]],
         at_once: int,
-        is_mapped: bool = False,
+        is_mapped: bool,
+        replay: Callable[[Replays], None],
     ) -> None:
-        self._is_mapped = is_mapped
+        self._is_mapped, self._replay = is_mapped, replay
         self._density, self._here, self._split, self._at_once = density, here, split, at_once
         facts, dtype = density.facts, next(iter(here.values())).loc.dtype
         self.eps = float(torch.finfo(dtype).eps)
@@ -63,6 +67,13 @@ class ModelRows:
         self.weights = np.concatenate([np.ones(0), *scales])
         self.is_masked = np.concatenate([np.zeros(0, bool), *masks])
         self.factors = tuple(k for k, s in sites.items() if s["is_observed"] and _is_factor(s))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Runs within are recorded, and stay what they are."""
+        with Replays(is_soon=True) as replays:
+            self._replay(replays)
+            yield
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -83,20 +94,26 @@ class ModelRows:
         self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
         def of_one(latents: dict[str, Tensor]) -> Tensor:
-            own = latents[WEIGHTS]
+            *own, prior = latents[WEIGHTS].split([len(self.weights), 1])
             parts, rest = self._parts({k: v for k, v in latents.items() if k != WEIGHTS})
             values = _flat(parts, self.sites)[0]
             # What does not count may be infinite.
-            return torch.where(own != 0, values, 0.0) @ own + prior * rest
+            return torch.where(own[0] != 0, values, 0.0) @ own[0] + prior[0] * rest
+
+        def weighted(*rows: Tensor) -> tuple[Tensor, ...]:
+            *vectors, times = rows
+            at = {k: v.detach().requires_grad_() for k, v in zip(self._here, vectors, strict=True)}
+            with torch.enable_grad():
+                values = self._density.over_draws(of_one, {**at, WEIGHTS: times})
+                slopes = gradients_of(values.sum(), list(at.values()))
+            return (values.detach(), *slopes)
 
         latents = self._split(theta)
-        latents[WEIGHTS] = torch.tensor(weights).to(next(iter(latents.values())))
+        times = np.column_stack([weights, np.full(len(weights), prior)])
+        latents[WEIGHTS] = torch.tensor(times).to(next(iter(latents.values())))
         found = []
         for some in self._some(latents):
-            at = {k: v.requires_grad_() for k, v in some.items() if k != WEIGHTS}
-            with torch.enable_grad():
-                values = self._density.over_draws(of_one, {**some, **at})
-                slopes = gradients_of(values.sum(), list(at.values()))
+            values, *slopes = self._density.replayed(weighted, *some.values())
             found.append((_numpy(values), np.concatenate(list(map(_numpy, slopes)), 1)))
         return _joined(found)
 
