@@ -171,9 +171,9 @@ class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
     # -- density ----------------------------------------------------------------------
 
     def log_det_scale(self) -> Array:
-        total = self.xp.log(abs(self._bound().scale)).sum()
-        for a, b in self._root().pairs:
-            total = total + len(b) * self.ops.log_abs_det(a) + len(a) * self.ops.log_abs_det(b)
+        total, root = self.xp.log(abs(self._bound().scale)).sum(), self._root()
+        for (_, m, n), means in zip(root.shapes, self._mean_logs(root.pairs), strict=True):
+            total = total + m * n * sum(means)
         return total
 
     def whiten(self, value: Array) -> Array:

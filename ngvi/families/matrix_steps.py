@@ -34,11 +34,9 @@ class MatrixSteps(MatrixCoordinates, ForRules):
         changes: list[Any] = []
         for pair in self._quotients(direction):
             # Each factor moves with the whole scale, which both share, and the step divides by it.
-            traces = [2.0 * one.diagonal().sum() / len(one) for one in pair]
+            traces = [-2.0 * one.diagonal().mean() for one in pair]
             add = zip(pair, reversed(traces), strict=True)
-            changes.append(
-                tuple(self.ops.plus_diagonal(x + x.mT, -other, -1.0) for x, other in add)
-            )
+            changes.append(tuple(self.ops.plus_diagonal(x + x.mT, other, -1.0) for x, other in add))
         changes.append(-2.0 * direction.scale / self.scale)
         kronecker, numbers = KroneckerSteps(self.ops), NumberSteps(self.ops)
 
@@ -85,22 +83,17 @@ class MatrixSteps(MatrixCoordinates, ForRules):
         return self._balanced(self.loc + step.loc, moved, scale)
 
     def _balanced(
-        self, loc: Array, pairs: Pairs, scale: Array, sizes: Sequence[Array | float] | None = None
+        self, loc: Array, pairs: Pairs, scale: Array, sizes: Sequence[Array] | None = None
     ) -> Self:
         """With ``|det A|^(1/m) = |det B|^(1/n)``.
 
         :param sizes: by what the covariance of each pair is multiplied; one by default.
         """
-        found = []
-        for (a, b), size in zip(pairs, sizes or [1.0] * len(pairs), strict=True):
-            logs = [self.ops.log_abs_det(one) / len(one) for one in (a, b)]
-            ratio, half = self.xp.exp(0.5 * (logs[1] - logs[0])), size**0.25
-            found.append((half * ratio * a, half / ratio * b))
-        return self._with(loc, found, scale)
-
-    def _whitened_mean(self, direction: Self) -> Array:
-        """``C^-1 dmu`` of a direction, shape ``(d,)``."""
-        return self._root().solve(direction.loc)
+        of_rows, of_columns = map(self.xp.stack, zip(*self._mean_logs(pairs), strict=True))
+        ratios = self.xp.exp(0.5 * (of_columns - of_rows))
+        halves = 1.0 if sizes is None else self.xp.stack(list(sizes)) ** 0.25
+        factors = zip(pairs, halves * ratios, halves / ratios, strict=True)
+        return self._with(loc, [(one * a, other * b) for (a, b), one, other in factors], scale)
 
     def _quotients(self, direction: Self) -> Pairs:
         """``X`` and ``Y`` of a direction."""

@@ -33,7 +33,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ngvi.linalg.matrices import Array, Matrices, times
@@ -77,7 +77,7 @@ class Definite(Matrices):
         """
         if is_definite:
             return self.definite_covariance_roots([change])[0]
-        factor = self._inverse_root(change)
+        factor = self._inverse_root(change, self.cholesky)
         definite = self.likely(self._has_root(factor, change))
         known = self.cond(definite, lambda: factor, lambda: self._corrected_root(change, -0.5))
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
@@ -85,17 +85,21 @@ class Definite(Matrices):
 
     def definite_covariance_roots(self, changes: Sequence[Array]) -> list[tuple[Array, Array]]:
         """:meth:`covariance_root` of several changes, of a positive definite ``M`` each."""
-        factors = [self._inverse_root(change) for change in changes]
+        factors = [self._inverse_root(change, self.definite_cholesky) for change in changes]
         return list(zip(self.inverses_lower(factors), factors, strict=True))
 
     def inverses_lower(self, trils: Sequence[Array]) -> list[Array]:
         """:meth:`inverse_lower` of several triangles ``(k, k)``, together where that is quicker."""
         return [self.inverse_lower(one) for one in trils]
 
-    def _inverse_root(self, change: Array) -> Array:
+    def _inverse_root(self, change: Array, cholesky: Callable[[Array], Array]) -> Array:
         """``Q^T`` of :meth:`covariance_root`."""
         flipped = self.plus_diagonal(self.xp.flip(change, (-2, -1)), 1.0)
-        return self.xp.flip(self.cholesky(flipped).mT, (-2, -1))
+        return self.xp.flip(cholesky(flipped).mT, (-2, -1))
+
+    def definite_cholesky(self, matrix: Array) -> Array:
+        """The Cholesky factor of what has one, or is not finite."""
+        return self.cholesky(matrix)
 
     def new_variance_ratio(self, change: Array) -> Array:
         """``1 / M`` for the scalar case, elementwise."""

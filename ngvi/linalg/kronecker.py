@@ -59,13 +59,12 @@ class KroneckerSteps:
         of (1) alone: with the squares of noise in it every step would widen all of the matrix.
         """
         share, new = self.ops.damped(*(rho * one for one in change))
-        means = [1.0 + one.diagonal().sum() / len(one) for one in new]
-        of_traces = share[0] * rho * change[0].diagonal().sum() / len(change[0])
+        means = [1.0 + one.diagonal().mean() for one in new]
+        of_traces = share[0] * rho * change[0].diagonal().mean()
         wanted = 1.0 + of_traces + 0.5 * of_traces**2
         times = self.ops.xp.sqrt(means[0] * means[1]) / wanted
-        rows, columns = (
-            self.ops.plus_diagonal(one, (times - 1.0) / rho, times / rho) for one in new
-        )
+        amount, times = (times - 1.0) / rho, times / rho
+        rows, columns = (self.ops.plus_diagonal(one, amount, times) for one in new)
         return rows, columns
 
     def along(

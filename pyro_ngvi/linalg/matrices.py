@@ -102,6 +102,9 @@ class Matrices(definite.Definite):
         missing = torch.where(info == 0, 0.0, torch.nan).to(factor.dtype)
         return factor + missing[..., None, None]
 
+    def definite_cholesky(self, matrix: Tensor) -> Tensor:
+        return torch.linalg.cholesky_ex(matrix).L
+
     def eigh(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         if not matrix.isfinite().all():
             return torch.full_like(matrix[..., 0], torch.nan), torch.full_like(matrix, torch.nan)
