@@ -29,7 +29,7 @@ class Evaluation:
     :param density: of the latents by site, the state, the keys of guide and model, the rows of a
         subsampled plate, and the arrays among the model's arguments.
     :param dims: of the latents by site.
-    :param cost: of a group.
+    :param estimator: of groups, and with ``cost`` what one takes; neither matters to values.
     :param at_once: how many draws share a pass, with gradients and without.
     """
 

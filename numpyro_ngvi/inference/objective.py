@@ -15,6 +15,7 @@ from numpyro import handlers
 
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
 from ngvi.estimators.score import score_direction
+from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points
 from ngvi.inference.data_passes import fraction
 from ngvi.inference.estimate import Direction, Estimate, Sample
@@ -46,9 +47,9 @@ MOST_NUMBERS = 2**25
 POINTS_AT_ONCE, FEW_AT_POINTS = 8, 2**13
 #: Points of a pass in double precision.
 POINTS_IN_DOUBLE = 16
-#: Values in double precision, by a program of its own.
-_DOUBLE = "in_double"
-_POINTS, _METHODS = "some_points", {_DOUBLE: "some_values"}
+#: Methods of :class:`Evaluation`, and what else is a program of one: values in double precision.
+_GROUP, _POINTS, _DOUBLE = "one_group", "some_points", "in_double"
+_METHODS, _OF_VALUES = {_DOUBLE: "some_values"}, ("", EstimateCost(0, 0, 0))
 
 
 class Objective:
@@ -129,7 +130,7 @@ class Objective:
             (Points(*(part.astype(dtype) for part in group.points)), np.uint32(group.seed))
             for group in sample
         )
-        found = self._compiled("one_group", state, rows, some)
+        found = self._compiled(_GROUP, state, rows, some)
         values, naturals, gradients, parameters = zip(*jax.device_get(found), strict=True)
         naturals = np.stack(naturals)
         leaves = zip(*map(jax.tree.leaves, parameters), strict=True)
@@ -235,8 +236,9 @@ class Objective:
             has_modes = self._finds_modes and not is_short
             at_once = _at_once(self._visited_size, self._visited_rows, has_modes)
             both = at_once, (1 if has_modes else 4) * at_once
-            dims = tuple(self._space.dims.items())
-            own = Evaluation(density, dims, self.estimator, self._cost, both)
+            # Values are the same programs for whoever asks, with whatever estimator.
+            how = (self.estimator, self._cost) if name == _GROUP else _OF_VALUES
+            own = Evaluation(density, tuple(self._space.dims.items()), *how, both)
             method = getattr(own, _METHODS.get(name, name))
             of = own if density.is_known else None
             options = self._how_compiled(name, is_short)
@@ -253,7 +255,9 @@ class Objective:
             return {"runs_once": True, "num_numbers": self._data_size}
         if not self._finds_modes:
             return {}
-        draws = self._points_at_once if name == _POINTS else self._cost.num_gradients
+        # A value takes less than a gradient.
+        draws = self._points_at_once if name == _POINTS else self._values_at_once // 8
+        draws = self._cost.num_gradients if name == _GROUP else draws
         return {"runs_once": is_short, "num_numbers": 0 if is_short else draws * self._data_size}
 
     # -- traced -----------------------------------------------------------------------
