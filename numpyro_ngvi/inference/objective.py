@@ -231,7 +231,7 @@ class Objective:
             site: jax.ShapeDtypeStruct((dim,), dtype) for site, dim in self._space.dims.items()
         }
         density, held = self._traced.at(latents, state, key, key, rows, arrays)
-        is_short = self._is_short()
+        is_short = self._is_short(name)
         if (name, density, is_short) not in self._programs:
             has_modes = self._finds_modes and not is_short
             at_once = _at_once(self._visited_size, self._visited_rows, has_modes)
@@ -246,8 +246,10 @@ class Objective:
         program = self._programs[name, density, is_short]
         return [program(held, state, *one, rows, arrays) for one in some]
 
-    def _is_short(self) -> bool:
-        draws = self.cost.gradients + self.cost.values
+    def _is_short(self, name: str) -> bool:
+        # By its own kind of draws: many of the others are no reason to compile it once more.
+        has_gradients = name in (_GROUP, _POINTS)
+        draws = self.cost.gradients if has_gradients else self.cost.values
         return self._finds_modes and SIZES.are_few_in_all(draws, self._data_size)
 
     def _how_compiled(self, name: str, is_short: bool) -> dict[str, Any]:
