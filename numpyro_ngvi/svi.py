@@ -36,10 +36,10 @@ READS = (
 
 
 class Looks(NamedTuple):
-    """Which steps look at what others have counted: a read of a GPU takes as long as a launch."""
+    """Which steps look at what others have counted: a read of a GPU takes half a step."""
 
     at_first: int = 16  #: so many steps
-    each: int = 16  #: of the later ones, each of this number
+    each: int = 64  #: of the later ones, each of this number
 
 
 LOOKS = Looks()
