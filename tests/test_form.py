@@ -115,6 +115,7 @@ CONSTANTS = {
     "pyro_ngvi.estimators.hessian.MAX_AT_ONCE": MEMORY,
     "pyro_ngvi.estimators.per_example.layers.NUMBERS_AT_ONCE": MEMORY,
     "pyro_ngvi.estimators.per_example.rows.BASE": "digits that no precision rounds",
+    "pyro_ngvi.estimators.plan.BYTES_OF_RESULT": SPEED,
     "pyro_ngvi.estimators.plan.BYTES_PER_PASS": MEMORY,
     "pyro_ngvi.estimators.quadrature.NUMBERS_AT_ONCE": MEMORY,
     "pyro_ngvi.inference.metric.MAX_NUMBERS": SPEED,

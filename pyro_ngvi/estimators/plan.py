@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngvi._warn import warn
 from ngvi.estimators.missed_curvature import half_segment, what_is_missed
@@ -29,11 +28,12 @@ from pyro_ngvi.tracing import (
     inspect,
     sites_without_hessian,
 )
-from pyro_ngvi.tracing.messengers import Registered
+from pyro_ngvi.tracing.messengers import OperationMode, Registered
 
-#: Draws share a pass as long as their intermediate results stay below: those of one operation are
-#: then in a processor's cache for the next one. A GPU takes a pass of any size for about the same.
-BYTES_PER_PASS = {"cpu": 2**26, "cuda": 2**28}
+#: Draws share a pass as long as their intermediate results stay below.
+BYTES_PER_PASS = 2**28
+#: Likewise the largest of them on a CPU, in whose cache it is then for the next operation.
+BYTES_OF_RESULT = 2**20
 
 
 @dataclasses.dataclass
@@ -44,7 +44,7 @@ class Plan:
     :ivar bytes_per_draw: of intermediate results.
     :ivar num_elements: of the arguments that these were measured with.
     :ivar bytes_of_rows: of one draw's gradients by example, where they are wanted.
-    :ivar device: the type of that of the latents.
+    :ivar bytes_of_result: of one draw's largest intermediate result, on a CPU.
     """
 
     model: Callable
@@ -54,7 +54,7 @@ class Plan:
     bytes_per_draw: float
     num_elements: int
     bytes_of_rows: float = 0.0
-    device: str = "cpu"
+    bytes_of_result: float = 0.0
 
     def is_for(self, model: Callable, guide: Callable) -> bool:
         """Whether the plan was made for these two."""
@@ -70,9 +70,9 @@ class Plan:
 
     def draws_per_pass(self, args: tuple, kwargs: dict) -> int:
         """How many draws to evaluate at once."""
-        kept = (self.bytes_per_draw + self.bytes_of_rows) * self._growth(args, kwargs)
-        most = BYTES_PER_PASS.get(self.device, BYTES_PER_PASS["cuda"])
-        return max(1, int(most // max(kept, 1.0)))
+        growth, kept = self._growth(args, kwargs), self.bytes_per_draw + self.bytes_of_rows
+        most = BYTES_PER_PASS / max(kept * growth, 1.0)
+        return max(1, int(min(most, BYTES_OF_RESULT / max(self.bytes_of_result * growth, 1.0))))
 
     def _growth(self, args: tuple, kwargs: dict) -> float:
         return max(_num_elements((args, kwargs)), 1) / self.num_elements
@@ -155,10 +155,11 @@ def make_plan(
     _warn_of_unregistered(density, _line(centre, step, 2))
     # The difference leaves out the data, which all draws share; no more draws than that takes.
     two, three = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 3))
-    num_elements = max(_num_elements((args, kwargs)), 1)
-    device = next(iter(centre.values())).device.type
-    found = facts, HessianProducts(), three - two, num_elements
-    return Plan(model, guide, *found, device=device), density
+    sizes = three[0] - two[0], max(_num_elements((args, kwargs)), 1)
+    plan = Plan(model, guide, facts, HessianProducts(), *sizes)
+    if next(iter(centre.values())).is_cpu:
+        plan.bytes_of_result = three[1] - two[1]
+    return plan, density
 
 
 def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
@@ -201,8 +202,8 @@ def _line(centre: Arrays, step: Arrays, num: int) -> Arrays:
     }
 
 
-def _saved_bytes(density: LogDensity, latents: Arrays) -> int:
-    """What autograd keeps of one evaluation."""
+def _saved_bytes(density: LogDensity, latents: Arrays) -> tuple[int, int]:
+    """What autograd keeps of one evaluation, and the largest of it."""
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -220,19 +221,19 @@ def _saved_bytes(density: LogDensity, latents: Arrays) -> int:
             raise
         with torch.enable_grad(), _Results() as results:  # a guide that differentiates the model
             density(latents)
-        return results.bytes
-    return sum(sizes.values())
+        return results.bytes, results.most
+    return sum(sizes.values()), max(sizes.values(), default=0)
 
 
-class _Results(TorchDispatchMode):
-    """Finds the most bytes of results that live at once.
+class _Results(OperationMode):
+    """Finds the most bytes of results that live at once, and of one of them.
 
     A guide that differentiates the model lets go of most of them, one iteration after another.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes = self._now = 0
+        self.bytes = self.most = self._now = 0
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -245,7 +246,7 @@ class _Results(TorchDispatchMode):
         if storage.cdata in self._alive and not self._alive[storage.cdata][0].expired():
             return
         self._alive[storage.cdata] = storage, size
-        self._now += size
+        self._now, self.most = self._now + size, max(self.most, size)
         if self._now > self.bytes:
             self._alive = {k: kept for k, kept in self._alive.items() if not kept[0].expired()}
             self._now = sum(size for _, size in self._alive.values())

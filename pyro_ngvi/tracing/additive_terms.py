@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngvi.estimators.additive_terms import (
     AdditiveTerms,
@@ -23,7 +22,7 @@ from ngvi.estimators.additive_terms import (
     is_sum,
     term_of,
 )
-from pyro_ngvi.tracing.messengers import quiet
+from pyro_ngvi.tracing.messengers import OperationMode, quiet
 
 _KINDS = {
     Kind.COPY: (
@@ -99,7 +98,7 @@ def elementwise_terms_of(
 is_sum_of_terms = functools.partial(is_sum, terms_of)
 
 
-class _Tape(TorchDispatchMode):
+class _Tape(OperationMode):
     """Reads the operations on what depends on the latents as they run."""
 
     def __init__(self, latents: list[Tensor]) -> None:
@@ -131,11 +130,6 @@ class _Tape(TorchDispatchMode):
         if isinstance(found, NotAdditiveError):
             raise found
         return found
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Whether torch may import its compiler for each operation, which takes a second."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -12,6 +12,7 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class EnoughError(Exception):
@@ -106,6 +107,15 @@ def repeatable_noise() -> Iterator[None]:
     """Random numbers drawn inside are drawn again outside."""
     with torch.random.fork_rng(devices=_devices()):
         yield
+
+
+class OperationMode(TorchDispatchMode):
+    """Sees torch's operations as they run."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch may import its compiler for each operation, which takes a second."""
+        return False
 
 
 class NoiseState:

@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from pyro_ngvi.tracing.messengers import OperationMode
 from pyro_ngvi.tracing.program import (
     NotReplayableError,
     Operation,
@@ -210,7 +211,7 @@ class _NoReading(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class RecordingMode(TorchDispatchMode):
+class RecordingMode(OperationMode):
     """Writes down what torch does.
 
     :param leaves: tensors that may change.
