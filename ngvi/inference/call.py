@@ -22,7 +22,14 @@ from ngvi.inference.estimate import State
 from ngvi.inference.fingerprint import Facts, Fingerprint
 from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites, without_density
 from ngvi.inference.mixture_fit import AUTO, check_beside, check_density, mixed
-from ngvi.inference.mode_centred import BY_MODES, alone, check_reparametrize, is_worthwhile, tried
+from ngvi.inference.mode_centred import (
+    BY_MODES,
+    Attempt,
+    alone,
+    check_reparametrize,
+    is_worthwhile,
+    tried,
+)
 from ngvi.inference.monitor import COMPONENTS, LOCALS
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Ending, Outcome
@@ -111,8 +118,8 @@ class FitCall:
         """What is around all searches."""
         return nullcontext()
 
-    def by_modes(self, first: Ready) -> tuple[Ready, Outcome] | None:
-        """A fit with locals by their modes, if nothing else is needed."""
+    def by_modes(self, first: Ready) -> Attempt | None:
+        """A fit with locals by their modes, which may be all that is needed."""
         set_up = partial(self._mode_centred(first), None)
         return alone(first, self.reparametrize, set_up, self._searched_by_modes, self.request)
 
@@ -126,7 +133,9 @@ class FitCall:
         run = problem, self.rng, request, None, self.checkpoint
         return optimise(*run, monitor=self.monitor, is_good=is_good)
 
-    def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
+    def second(
+        self, first: Ready, outcome: Outcome, at_first: Attempt | None
+    ) -> tuple[Ready, Outcome]:
         """A second fit with locals by their modes, and which of both is kept."""
         insists, self.monitor.phase = self.reparametrize is True, LOCALS
         set_up, options = self._mode_centred(first), self.request.options
@@ -134,7 +143,7 @@ class FitCall:
         patience = max(0, options.multi_start.patience - math.ceil(spent))
         own = dataclasses.replace(options.multi_start, patience=patience)
         search = partial(self.optimise, options=dataclasses.replace(options, multi_start=own))
-        return tried(first, outcome, set_up, search, self.rng, self.request, insists)
+        return tried(first, outcome, set_up, search, self.rng, self.request, insists, at_first)
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """A search for several components that goes on from one Gaussian."""
@@ -277,18 +286,20 @@ class FitCall:
         if self.checkpoint is not None:
             state = self.checkpoint.begun(problem.space, state)
         found = None if self.is_mixed else self._by_modes_at_first(ready)
-        if found is not None:
-            return *found, found[0].problem
+        if found is not None and found.is_enough:
+            return found.ready, found.outcome, found.ready.problem
         outcome = self.searched(ready, problem, state)
         first = ready
         if self.is_mixed:
             ready, outcome = self.mixed(ready, outcome)
         is_one = ready is first
         if is_one and is_worthwhile(self.reparametrize, ready, outcome, self.request):
-            ready, outcome = self.second(ready, outcome)
+            # Where a fit may go on from its checkpoint it does what it would do then.
+            found = found if self.checkpoint is None else None
+            ready, outcome = self.second(ready, outcome, found)
         return ready, outcome, problem if ready is first else ready.problem
 
-    def _by_modes_at_first(self, ready: Ready) -> tuple[Ready, Outcome] | None:
+    def _by_modes_at_first(self, ready: Ready) -> Attempt | None:
         """See :meth:`by_modes`; a checkpoint knows whether it was given up."""
         checkpoint = self.checkpoint
         if checkpoint is None:

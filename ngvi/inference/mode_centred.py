@@ -12,8 +12,9 @@ modes (:func:`tried`), unless the first one misses nothing. What that costs is `
 most, of which the importance weights of draws tell: their average is above the bound by about as
 much, and so is half the variance of their logarithms. Where the larger one is above the tolerance,
 the second fit begins at the globals of the first, so that few steps do, and no other optima are
-looked for again. It is kept where its bound, less two standard errors over the same draws, is above
-that of the first less the tolerance.
+looked for again. Where the fit by modes that came first has converged at the same globals, it is
+the second one, and nothing is fitted again. It is kept where its bound, less two standard errors
+over the same draws, is above that of the first less the tolerance.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import dataclasses
 import math
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,18 @@ BY_MODES = "locals by their modes"
 FINAL = (Status.MAX_STEPS, Status.UNBOUNDED)
 #: Arguments of ``fit`` that leave no choice of the latents' coordinates.
 NO_CHOICE = "guide", "init", "family", "create_plates", "curvature", "batches", "process_group"
+
+
+class Attempt(NamedTuple):
+    """A fit with locals by their modes.
+
+    :ivar ready: what was set up for it.
+    :ivar is_enough: whether nothing else is needed.
+    """
+
+    ready: Any
+    outcome: Outcome
+    is_enough: bool
 
 
 def check_reparametrize(given: dict[str, Any]) -> bool | str:
@@ -106,14 +119,14 @@ def alone(
     set_up: Callable[[], Any],
     search: Callable[[Problem, Callable], Outcome],
     request: Request,
-) -> tuple[Any, Outcome] | None:
-    """A fit with locals by their modes, if nothing else is needed.
+) -> Attempt | None:
+    """A fit with locals by their modes, which may be all that is needed.
 
     :param first: what was set up for a Gaussian over all latents; it has the evaluations of both.
     :param reparametrize: what :func:`check_reparametrize` returned.
     :param set_up: the same with a ``ReparametrizedGaussianGuide``.
     :param search: for an optimum, and for others where a function says that it is good.
-    :return: what was set up, and the outcome.
+    :return: nothing where there is none.
     """
     if reparametrize is False or first.problem.objective.is_subsampled or not _may_gain(first):
         return None
@@ -137,9 +150,8 @@ def alone(
     # Without a choice of starts others are not looked for, as little as without a share.
     has_others = request.share > 0 and not request.deterministic and reparametrize is not True
     is_over = outcome.verdict == CERTIFIED or not has_others
-    if not (is_good and is_over) and (outcome.ending is None or has_none):
-        return None
-    return second, outcome
+    is_stopped = outcome.ending is not None and not has_none
+    return Attempt(second, outcome, (is_good and is_over) or is_stopped)
 
 
 def tried(
@@ -150,6 +162,7 @@ def tried(
     rng: np.random.Generator,
     request: Request,
     insists: bool = False,
+    at_first: Attempt | None = None,
 ) -> tuple[Any, Outcome]:
     """Fit again, and compare.
 
@@ -160,9 +173,15 @@ def tried(
     :param search: from a state, after so many steps.
     :param request: of the fit; the second may be worse by its tolerance.
     :param insists: whether the user hears why it cannot be tried.
+    :param at_first: the fit by modes that came before the first, and is counted there.
     :return: what was set up for the better fit, and its outcome, with evaluations of both.
     """
     optimum, restore = outcome.optimum, as_now()
+    if at_first is not None and _is_there(first, optimum, at_first, request):
+        is_better, kept = _compared(
+            first.problem, outcome, at_first.ready.problem, at_first.outcome, rng, request
+        )
+        return (at_first.ready if is_better else first), kept
     try:
         second = set_up(first.problem.space.mean(optimum.state))
         if not second.has_start:
@@ -192,6 +211,18 @@ def tried(
         )
     first.problem.objective.cost.share(second.problem.objective.cost)
     return (second if is_better else first), kept
+
+
+def _is_there(first: Any, optimum: Optimum, at_first: Attempt, request: Request) -> bool:
+    """Whether a second fit from the first one's globals would come to what was found at first."""
+    old, new = first.problem.space, at_first.ready.problem.space
+    if not at_first.outcome.converged or old.has_model_parameters:
+        return False
+    stddevs = old.stddevs(optimum.state)
+    sd = np.concatenate([stddevs[site.name] for site in at_first.ready.guide.sites])
+    apart = (new.mean(at_first.outcome.optimum.state) - old.mean(optimum.state)) / sd
+    near = request.options.mode_centred_near
+    return bool(np.all(np.abs(apart[~at_first.ready.guide._blocks.mask]) < near))
 
 
 def _is_of_callback(error: Exception) -> bool:

@@ -370,3 +370,6 @@ class FitOptions:
     #: A second fit with locals by their modes is tried where the first may miss so many tolerances
     #: of the evidence: no more can be gained.
     mode_centred_gap: float = 1.0
+    #: It is the one that came first, where no mean of a global is so many standard deviations from
+    #: the Gaussian's: a Newton step from there comes back.
+    mode_centred_near: float = 1.0

@@ -20,6 +20,7 @@ from ngvi.inference.call import FitCall
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.estimate import State
 from ngvi.inference.fit_doc import FIT
+from ngvi.inference.mode_centred import Attempt
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem
@@ -154,24 +155,33 @@ class _FitCall(FitCall):
         search, objective = partial(self.optimise, problem, state), problem.objective
         return objective.finished(search) if isinstance(objective, SharedObjective) else search()
 
-    def by_modes(self, first: Ready) -> tuple[Ready, Outcome] | None:
+    def by_modes(self, first: Ready) -> Attempt | None:
         return self._beside(first, super().by_modes)
 
-    def second(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
-        return self._beside(first, super().second, outcome)
+    def second(
+        self, first: Ready, outcome: Outcome, at_first: Attempt | None
+    ) -> tuple[Ready, Outcome]:
+        found = self._beside(first, super().second, outcome, at_first)
+        if at_first is not None and found[0] is at_first.ready:
+            pyro.get_param_store().set_state(self._at_first)
+            forget_others(first.guide)
+        return found
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         return self._beside(first, super().mixed, outcome, forgets=False)
 
-    def _beside(self, first: Ready, fit: Callable, *outcome: Outcome, forgets: bool = True) -> Any:
+    def _beside(self, first: Ready, fit: Callable, *given: Any, forgets: bool = True) -> Any:
         """What another fit comes to; the store is as it was if that is not kept.
 
         :param forgets: whether the first guide's parameters go if it is.
         """
         store = pyro.get_param_store()
         before = store.get_state()
-        found = fit(first, *outcome)
-        if found is None or found[0] is first:
+        found = fit(first, *given)
+        is_whole = not isinstance(found, Attempt) or found.is_enough
+        if not is_whole:
+            self._at_first = store.get_state()
+        if found is None or found[0] is first or not is_whole:
             store.clear()
             store.set_state(before)
         elif forgets:

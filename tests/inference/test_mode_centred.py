@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ngvi.inference.certificate import Certificate
-from ngvi.inference.mode_centred import BY_MODES, alone, is_worthwhile, tried
+from ngvi.inference.mode_centred import BY_MODES, Attempt, alone, is_worthwhile, tried
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import FitOptions, ValidationOptions
 from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending, Outcome
@@ -58,7 +58,7 @@ def ended(
     return Outcome(best, [best], exploration, **options)
 
 
-def compared(first, second, outcome, other, insists=False, calls=None, request=REQUEST):
+def compared(first, second, outcome, other, insists=False, calls=None, request=REQUEST, **given):
     def search(problem, state, num_steps):
         problem.objective.cost.gradients += 7
         if calls is not None:
@@ -66,7 +66,7 @@ def compared(first, second, outcome, other, insists=False, calls=None, request=R
         return other
 
     rng = np.random.default_rng(0)
-    return tried(first, outcome, lambda mean: second, search, rng, request, insists)
+    return tried(first, outcome, lambda mean: second, search, rng, request, insists, **given)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,33 @@ def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(
     np.testing.assert_allclose(state.mean, [1.0, 0.0, 0.0])
     np.testing.assert_allclose(state.scale, [0.5, 1.0, 1.0])
     assert num_steps == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "away", "own", "is_again"),
+    [
+        (Status.OPTIMUM, 0.9, None, False),
+        (Status.OPTIMUM, 1.1, None, True),
+        (Status.NOISE, 0.0, None, True),
+        (Status.OPTIMUM, 0.0, np.zeros(1), True),
+    ],
+)
+def test_the_fit_by_modes_that_came_first_is_the_second_where_it_found_the_same_globals(
+    status, away, own, is_again
+):
+    one, two, calls = ready(own=own), ready(30.0, own=own), []
+    outcome, at_first = ended(losses=(2.0, 1.0)), ended(status, 1.5)
+    mean = CENTRE + np.array([away * SCALE[0], 2.0, 2.0])  # of standardised locals any
+    at_first.optimum.state = dataclasses.replace(BEST, mean=mean)
+    if own is not None:
+        for end in (outcome, at_first):
+            end.optimum.state = dataclasses.replace(end.optimum.state, own=own)
+    other = ended(bound=1.5)
+    tries = Attempt(two, at_first, False)
+    kept, found = compared(one, ready(1.5, own=own), outcome, other, calls=calls, at_first=tries)
+    assert bool(calls) is is_again
+    assert found.optimum is (other if is_again else at_first).optimum
+    assert (kept is two) is not is_again
 
 
 @pytest.mark.parametrize("explored", [True, False])
@@ -192,7 +219,7 @@ def first(outcome, how="auto", set_up=ready, share=1.0, **options):
 )
 def test_locals_by_modes_are_all_there_is_where_they_are_good(expected, how, options, outcome):
     found, cost = first(outcome, how, **options)
-    assert (found is not None) is expected
+    assert (found is not None and found.is_enough) is expected
     if how and not options:
         assert cost == 7  # whether they are kept or not
         good = outcome.optimum.validation.gap < 2.0 and outcome.optimum.validation.spread < 2.0
@@ -215,13 +242,13 @@ def test_what_cannot_be_fitted_by_modes_is_fitted_as_it_is_without_a_word():
         warnings.simplefilter("error")
         for set_up in (no_locals, no_start):
             assert first(ended(), set_up=set_up) == (None, 0)
-        assert first(ended(gap=0.5), own=np.zeros(1))[0] is not None
+        assert first(ended(gap=0.5), own=np.zeros(1))[0].is_enough
         assert alone(ready(sites=WITH_A_GLOBAL), "auto", ready, failing, REQUEST) is None
     assert alone(ready(sites=(Site("x", 0, (3,)),)), "auto", no_locals, failing, REQUEST) is None
 
 
 def test_an_optimum_is_enough_where_others_are_not_asked_for():
-    assert first(ended(gap=0.5, explored=False), share=0.0)[0] is not None
+    assert first(ended(gap=0.5, explored=False), share=0.0)[0].is_enough
     for request in (REQUEST, dataclasses.replace(REQUEST, deterministic=True)):
         kept = alone(
             ready(sites=WITH_A_GLOBAL),
@@ -230,7 +257,7 @@ def test_an_optimum_is_enough_where_others_are_not_asked_for():
             lambda *_: ended(gap=0.5, explored=False),
             request,
         )
-        assert (kept is not None) is request.deterministic
+        assert kept.is_enough is request.deterministic
 
 
 def test_parameters_of_the_models_own_go_on_from_the_first_fit():
@@ -319,6 +346,19 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
     assert result.num_steps == result.restarts[0].num_steps
     if store is not None:
         assert store == set(result.params)
+
+
+def test_the_fit_by_modes_that_came_first_leaves_a_result_like_any_other(ppl, fitted):
+    ppl.forget()
+    model, data = models.eight_schools(ppl), map(ppl.array, models.eight_schools_data())
+    options = FitOptions(mode_centred_miss=0.0)
+    result = ppl.fit(model, *data, seed=2, deterministic=True, options=options)
+    assert result.bound == pytest.approx(fitted[1].bound, abs=0.01)
+    assert [one.name for one in result.restarts] == [BY_MODES, "the guide's start"]
+    assert result.cost.gradients < 0.7 * (fitted[0].cost.gradients + 2 * fitted[1].cost.gradients)
+    assert result.sample(3)["eta"].shape == (3, 8)
+    if not ppl.is_numpyro:
+        assert set(ppl.lib.get_param_store()) == set(result.params)
 
 
 @pytest.mark.slow
