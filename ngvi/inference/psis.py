@@ -1,7 +1,7 @@
 """Pareto smoothed importance sampling: whether a Gaussian is to be believed.
 
 Draws of ``q`` have importance weights ``w = p(y, theta) / q(theta)``. The largest of them are
-replaced by quantiles of a generalised Pareto distribution that is fitted to them, whose shape ``k``
+replaced by quantiles of a generalised Pareto distribution that is fitted to them. Its shape ``k``
 tells how many moments they have: those up to the order ``1 / k`` (Yao, Vehtari, Simpson and Gelman,
 2018, *Yes, but did it work?*; Vehtari, Simpson, Gelman, Yao and Gabry, 2024, JMLR 25). Where the
 tail that is fitted holds little beyond the largest draw, averages under the smoothed weights can be

@@ -2,9 +2,9 @@
 
 On a CPU most of XLA's compilation is spent on kernels, one after another. Without its newer
 emitters of fused kernels a program is there in 60% of the time, and as fast, unless it works on
-very many numbers; with LLVM's first level of optimisation in 80% of that, and hardly slower; with
-none of it in an eighth, but up to nine times as slow. NumPyro's own programs, and those that a user
-compiles, are compiled as ever.
+very many numbers. LLVM's first level of optimisation takes 80% of that, and is hardly slower; none
+of it takes an eighth, but is up to nine times as slow. NumPyro's own programs, and those that a
+user compiles, are compiled as ever.
 """
 
 from __future__ import annotations
