@@ -18,7 +18,7 @@ class MixtureOptions:
     #: ... in a Gaussian so many times as wide as the modes so far, half of them.
     spread: float = 2.0
     #: ... and so many on the other side of the prior's mean, where the modes so far have least
-    #: density: there a narrow mode is seen beside a wide one in fifty dimensions.
+    #: density: of many latents on one scale a narrow mode may be seen there beside a wide one.
     num_far: int = 16
     #: If a mode that is known is the nearest of a smaller part of the points, there may be others
     #: that are the nearest of none.
