@@ -9,11 +9,13 @@ import ast
 import functools
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests import budgets
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("ngvi", "pyro_ngvi", "numpyro_ngvi")
@@ -21,6 +23,7 @@ PACKAGES = ("ngvi", "pyro_ngvi", "numpyro_ngvi")
 MAX_LINES_OF_FILE = 400
 MAX_LINES_OF_FUNCTION = 60
 MAX_METHODS = 25
+MAX_FILES_OF_FOLDER = 66
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -206,6 +209,97 @@ def test_no_class_has_too_many_methods():
         for module, node in _nodes(ast.ClassDef)
     }
     assert not {name: number for name, number in methods.items() if number > MAX_METHODS}
+
+
+def test_no_folder_has_too_many_files():
+    folders = Counter(path.parent for path, _, _ in _sources().values())
+    assert not {path: files for path, files in folders.items() if files > MAX_FILES_OF_FOLDER}
+
+
+# -- budgets --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("places", "name", "budget"),
+    [
+        pytest.param(places, name, budget, id=f"{name} of {', '.join(places)}")
+        for places, row in budgets.rows()
+        for name, (budget, _) in row.items()
+    ],
+)
+def test_budgets_are_kept_and_gains_too(places, name, budget):
+    now = budgets.measured(places)[name]
+    assert now <= budget, "a line is added where one goes"
+    assert budget <= now * (1 + budgets.SLACK) + 1, "write down the gain: python -m tests.budgets"
+
+
+@functools.cache
+def _origins(module: str) -> dict[str, tuple[str, str]]:
+    """By name in a module what it was imported from, as module and name."""
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(_sources()[module][1])
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+@functools.cache
+def _chain(module: str, name: str) -> tuple[ast.ClassDef, ...]:
+    """A class of the three packages and all its bases among them."""
+    origin = _origins(module).get(name)
+    if origin is not None:
+        return _chain(*origin) if origin[0] in _sources() else ()
+    body = _sources()[module][1].body
+    found = next((one for one in body if isinstance(one, ast.ClassDef) and one.name == name), None)
+    if found is None:
+        return ()
+    bases = [_base(module, base) for base in found.bases]
+    return (found, *dict.fromkeys(itertools.chain(*(_chain(*base) for base in bases if base))))
+
+
+def _base(module: str, node: ast.expr) -> tuple[str, str] | None:
+    """Module and name of a base, ``Base``, ``Base[T]`` or ``module.Base``."""
+    node = node.value if isinstance(node, ast.Subscript) else node
+    if isinstance(node, ast.Name):
+        return module, node.id
+    if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+        return None
+    home = ".".join(_origins(module).get(node.value.id, ()))
+    return (home, node.attr) if home in _sources() else None
+
+
+def _names(module: str, name: str) -> tuple[int, int]:
+    """Methods and public names of a class, over the chain of its bases."""
+    methods, public = set(), set()
+    for node in itertools.chain(*(one.body for one in _chain(module, name))):
+        if isinstance(node, FUNCTIONS):
+            methods.add(node.name)
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        names = [one.id for one in targets if isinstance(one, ast.Name)]
+        public |= {one for one in (*names, getattr(node, "name", "_")) if not one.startswith("_")}
+    return len(methods), len(public)
+
+
+def _budgets_of_classes() -> dict[str, tuple[int, int]]:
+    """The second table of ``docs/budgets.md``: by class, methods and public names."""
+    text = budgets.PAGE.read_text(encoding="utf-8").partition("\n| class |")[2]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:] if line[:1] == "|"]
+    return {row[0].strip("`"): (int(row[1]), int(row[3])) for row in rows}
+
+
+def test_classes_keep_their_budgets_over_all_bases():
+    allowed = _budgets_of_classes()
+    most = [max(column) for column in zip(*allowed.values(), strict=True)]
+    found = {
+        f"{module}.{node.name}": _names(module, node.name) for module, node in _nodes(ast.ClassDef)
+    }
+    for name, budget in allowed.items():
+        assert found[name] <= budget and found[name][1] <= budget[1], (name, found[name])
+        assert all(
+            a <= now * (1 + budgets.SLACK) + 1 for a, now in zip(budget, found[name], strict=True)
+        ), name
+    assert not {name for name, (methods, public) in found.items() if methods > most[0]}
 
 
 # -- imports and layers ---------------------------------------------------------------
