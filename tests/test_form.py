@@ -136,7 +136,7 @@ CONSTANTS = {
 #: Class names that are more than a mirrored pair with its base, and why.
 SHARED_CLASS_NAMES = {
     **dict.fromkeys(
-        ("Spherical", "Quadrature", "Hessian", "GaussNewton", "Stein", "Mean", "Score"),
+        ("Spherical", "Quadrature", "Hessian", "GaussNewton", "Stein", "Mean"),
         "ngvi.estimators.table says what an estimator needs and costs, the packages compute it",
     ),
     "VOGN": "that of a plain loop in torch, and those of SVI",

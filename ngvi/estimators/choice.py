@@ -7,7 +7,6 @@
 ``"gauss_newton"``      squared gradients of single examples in place of the likelihood's Hessian
 ``"stein"``             gradients at a few random draws
 ``"mean"``              gradient and Hessian at the mean of ``q`` (delta method)
-``"score"``             values at many random draws, for log densities that jump
 ``"auto"``              one of the above; see :func:`choose`
 ======================  =====================================================================
 

@@ -37,7 +37,6 @@ class EstimatorOptions:
     #: Random draws in a group of ``fit`` with gradients only.
     num_stein: int = 10
     #: Random draws in a group of ``fit`` with values only, whose noise is far larger.
-    num_score: int = 256
 
     # -- when a step of ``NaturalELBO`` takes another batch of groups
     #: Its noise is a squared Fisher norm, of which a whole step loses half: a quarter of a nat.

@@ -21,7 +21,6 @@ from ngvi.estimators.options import EstimatorOptions
 class Needs(enum.Enum):
     """What an estimator asks of the log density."""
 
-    VALUES = "values"
     GRADIENTS = "gradients"
     HESSIANS = "second derivatives"
     EXAMPLES = "gradients of single examples"
@@ -188,21 +187,6 @@ class Quadrature(Estimator):
         return EstimateCost(1, 1, size.products)  # as many with the terms' Jacobians
 
 
-class Score(Estimator):
-    """The natural gradient of the bound from values alone, for log densities that jump.
-
-    With the score function (:func:`ngvi.estimators.score.score_direction`), at random draws. Any
-    log density will do; the price is noise. Parameters of the model's own get no gradient.
-    """
-
-    needs = Needs.VALUES
-    of_step = False
-
-    @classmethod
-    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
-        return EstimateCost(options.num_score, options.num_score, 0)
-
-
 #: All estimators by name.
 ESTIMATORS: dict[str, type[Estimator]] = {
     "spherical": Spherical,
@@ -211,7 +195,6 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "gauss_newton": GaussNewton,
     "stein": Stein,
     "mean": Mean,
-    "score": Score,
 }
 
 

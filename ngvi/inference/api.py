@@ -14,7 +14,7 @@ import numpy as np
 from ngvi._lock import as_now
 from ngvi._warn import warn
 from ngvi.inference.checkpoint import Checkpoint
-from ngvi.inference.checks import Context, Finding, support
+from ngvi.inference.checks import Context, Finding, gradients, support
 from ngvi.inference.data_passes import over_minibatches
 from ngvi.inference.deadline import Timed
 from ngvi.inference.estimate import State
@@ -114,6 +114,8 @@ def _outcome(
         words = runaway(search.problem, best.state, request.options.runaway)
         context = Context(search.problem, rng, request.tolerance, request.options)
         outcome.finding = Finding("endless", words) if words else support(context, best)
+        if outcome.finding is None and best.status is Status.CONTRADICTED:
+            outcome.finding = gradients(context, best)
     return outcome
 
 

@@ -68,10 +68,10 @@ def gradients(context: Context, optimum: Optimum) -> Finding | None:
         return None
     return Finding(
         "gradients",
-        "the log density at independent draws contradicts its gradients: it jumps, as with a "
-        "threshold or a rounding of latents in the model, or its gradients are cut off; values "
-        f"promise {off:.2g} nats that gradients do not see. Make the model smooth (a sigmoid for a "
-        "threshold, a sum over a discrete latent), or the bound is not at its optimum",
+        f"the log density jumps; its values at independent draws promise {off:.2g} nats that its "
+        "gradients do not see, as with a threshold or a rounding of latents in the model, or where "
+        "gradients are cut off. Make the model smooth (a sigmoid for a threshold, a sum over a "
+        "discrete latent), or go on with result.nuts(), which samples the posterior itself",
     )
 
 

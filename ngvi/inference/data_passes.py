@@ -133,9 +133,6 @@ class _Batches(Forwarding):
     def bound(self, state: State, sample: Sample) -> Estimate:
         return self._sum(lambda: self.inner.bound(state, sample))
 
-    def score(self, state: State, sample: Sample) -> Estimate:
-        return self._sum(lambda: self.inner.score(state, sample))
-
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, gradients = self._sum(lambda: self.inner.gradient(state, theta))
         return values, gradients

@@ -26,10 +26,6 @@ class Timed(Forwarding):
         self._monitor.look_at_clock()
         return super().bound(state, sample)
 
-    def score(self, state: State, sample: Sample) -> Estimate:
-        self._monitor.look_at_clock()
-        return super().score(state, sample)
-
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self._monitor.look_at_clock()
         return super().gradient(state, theta)

@@ -98,13 +98,13 @@ class Explorer:
 
         Starts that have led nowhere say nothing. Where ascents end at ever new modes of the log
         density, one that has not been met may have an optimum of its own, however few optima the
-        others have led to. Where values contradict the gradients, ascents end anywhere.
+        others have led to.
 
         A round of them must say something; or most of fewer, if the share is spent before.
         """
         counts = [one.count for one in self.runs.optima if one.count]
         found = better_elsewhere(sum(counts), len(counts))
-        if self._heights and not self.runs.best.by_values:
+        if self._heights:
             num_ends = max(len(self._heights), sum(counts))
             found = max(found, better_elsewhere(num_ends, self._num_modes()))
         self.report.probability = found

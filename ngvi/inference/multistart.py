@@ -4,8 +4,8 @@
   one that is highest after its first stage goes on. Where none comes to the end of that, as with a
   network, others join, and halves of them go on with twice the steps (successive halving, Jamieson
   and Talwalkar, 2016).
-- While the end is no optimum, a few other starts follow. Only then comes what is dear: fresh draws
-  at every step, or values alone.
+- While the end is no optimum, a few other starts follow. Only then come
+  fresh draws at every step, which are expensive.
 - From an optimum, others are looked for (:mod:`~ngvi.inference.exploration`).
 """
 
@@ -90,9 +90,11 @@ class MultiStart:
         return self.runs.best
 
     def _explore(self) -> None:
-        if self._explorer.share > 0 and self.runs.best.is_certified:
+        best = self.runs.best
+        jumps = best.validation.mismatch > self.runs.tolerance  # which ends the fit without a claim
+        if self._explorer.share > 0 and best.is_certified and not jumps:
             if self.is_timed:  # the claim is there, whenever the time ends
-                self.check(self.runs.best)
+                self.check(best)
             self.monitor.phase = "other optima"
             self._explorer.explore()
 

@@ -51,7 +51,6 @@ class Optimum:
     status: Status | None = None
     name: str = ""
     count: int = 0
-    by_values: bool = False  #: whether its gradients were made of values alone
     trace: Any = None
     search: Any = None  #: that has found it
 

@@ -182,19 +182,6 @@ class CertificateOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class ByValuesOptions:
-    """The score function, for a log density that jumps."""
-
-    #: Draws of a group, and pairs of these that see gradients of the model's own parameters.
-    group_size: int = 256
-    num_pairs: int = 16
-    #: Further steps that say what is left, how often there are some, and draws that see these.
-    num_steps: int = 20
-    max_rounds: int = 4
-    num_draws: int = 8192
-
-
-@dataclasses.dataclass(frozen=True)
 class MultiStartOptions:
     """Several starts, and the search for other optima."""
 
@@ -212,8 +199,8 @@ class MultiStartOptions:
     #: Without an optimum nothing begins after so many (four chains of NUTS), or groups of draws.
     patience: int = 100_000
     patience_groups: int = 100
-    #: Searches with fresh draws at every step, or by values alone, where nothing else helps, take
-    #: as many gradients as all before them, or so many if these were fewer.
+    #: Searches with fresh draws at every step, where nothing else helps, may take as many gradients
+    #: as everything before them, or this many if that was less.
     persistence_floor: int = 50_000
     #: The probability that as many starts again find a better optimum, at most: eight starts that
     #: have met one optimum are enough, sixteen that have met two, and 32 that have met three.
@@ -355,7 +342,6 @@ class FitOptions:
     parameters: ParameterOptions = ParameterOptions()
     stochastic: StochasticOptions = StochasticOptions()
     certificate: CertificateOptions = CertificateOptions()
-    by_values: ByValuesOptions = ByValuesOptions()
     multi_start: MultiStartOptions = MultiStartOptions()
     effort: EffortOptions = EffortOptions()
     starts: StartOptions = StartOptions()

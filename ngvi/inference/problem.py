@@ -106,8 +106,6 @@ class Objective(Protocol):
     :ivar rows: the plate that they are of, if it is one and the model can be given its rows.
     :ivar estimator: its name, one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
     :ivar groups: of what a group of draws is made.
-    :ivar has_scores: whether :meth:`score` can be asked for: not of a family that would need a
-        dense matrix of too many latents.
     """
 
     dim: int
@@ -116,7 +114,6 @@ class Objective(Protocol):
     rows: Rows | None
     estimator: str
     groups: Groups
-    has_scores: bool
 
     @property
     def is_exact(self) -> bool:
@@ -133,11 +130,6 @@ class Objective(Protocol):
         """The bound and its natural gradient; not finite where the model is not.
 
         :param sample: of :meth:`sample`, or groups of few random draws, which have Stein's lemma.
-        """
-
-    def score(self, state: State, sample: Sample) -> Estimate:
-        """As :meth:`bound`, from values of the log density alone (the score function); the model's
-        own parameters get no gradient.
         """
 
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -256,11 +248,6 @@ class Forwarding:
         self.estimator = inner.estimator
 
     @property
-    def has_scores(self) -> bool:
-        """See :class:`Objective`."""
-        return self.inner.has_scores
-
-    @property
     def is_exact(self) -> bool:
         """See :class:`Objective`."""
         return self.inner.is_exact
@@ -275,9 +262,6 @@ class Forwarding:
 
     def bound(self, state: State, sample: Sample) -> Estimate:
         return self.inner.bound(state, sample)
-
-    def score(self, state: State, sample: Sample) -> Estimate:
-        return self.inner.score(state, sample)
 
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.inner.gradient(state, theta)

@@ -34,7 +34,7 @@ def noted_optima(optima: list[Optimum], space: StateSpace) -> tuple[list[Any], A
                 "certificate": plain(one.certificate._asdict()),
                 "status": one.status and one.status.name,
                 "trace": one.trace is not None,
-                **{name: getattr(one, name) for name in ("name", "count", "by_values")},
+                **{name: getattr(one, name) for name in ("name", "count")},
             }
         )
         for place, array in enumerate(space.arrays(one.state)):
@@ -57,7 +57,6 @@ def optima_of(meta: list[Any], arrays: Arrays, space: StateSpace) -> list[Optimu
                 None if one["status"] is None else Status[one["status"]],
                 one["name"],
                 one["count"],
-                one["by_values"],
                 Trace(**{k: a.tolist() for k, a in trace.items()}) if one["trace"] else None,
             )
         )

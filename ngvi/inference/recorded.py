@@ -28,9 +28,6 @@ class _Recorded(Forwarding):
     def bound(self, state: State, sample: Sample) -> Estimate:
         return self._estimate("bound", state, sample)
 
-    def score(self, state: State, sample: Sample) -> Estimate:
-        return self._estimate("score", state, sample)
-
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, gradients = self._parts("gradient", _of_points(theta), state, theta)
         return values, gradients

@@ -8,12 +8,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from ngvi.inference.by_values import search_by_values
 from ngvi.inference.certificate import Certificate
 from ngvi.inference.checks import Finding
 from ngvi.inference.estimate import State
 from ngvi.inference.local_search import LocalSearch
-from ngvi.inference.monitor import VALUES, Monitor
+from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Optimum
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
@@ -170,10 +169,9 @@ class Runs:
             self.certify(run, min(max_cost, self.dear_left()))
         return self.end(run)
 
-    def end(self, run: Run, by_values: bool = False) -> Optimum:
+    def end(self, run: Run) -> Optimum:
         """Note where a run has ended."""
         optimum = self.optimum(run)
-        optimum.by_values = by_values
         if isinstance(run.search, LocalSearch) and run.search.status is not None:
             run.search.release()
         self.current = None
@@ -193,7 +191,7 @@ class Runs:
     # -- what is dear -----------------------------------------------------------------
 
     def dear_left(self) -> float:
-        """What fresh draws at every step, and values alone, may still cost.
+        """Return what fresh draws at every step may still cost.
 
         All of them together may take as many gradients as all before them, while there is patience.
         """
@@ -204,7 +202,7 @@ class Runs:
         return self._dear_limit - spent
 
     def persist(self) -> None:
-        """Go on from the best end with what is dear: fresh draws at every step, or values alone."""
+        """Go on from the best end with fresh draws at every step, which is expensive."""
         best = self.best
         run = Run(best.name, best.search, best.validation)
         if best.status is None:  # it was left for others that have ended lower
@@ -213,12 +211,9 @@ class Runs:
             run = Run(best.name, best.search, best.validation)
         self.current = run
         is_stuck = best.status in NO_PROGRESS and isinstance(run.search, LocalSearch)
-        if is_stuck and not self._is_contradicted(run):
+        if is_stuck:
             self._try_fresh_draws(run)
             self.end(run)
-        has_values = self.problem.objective.has_scores
-        if has_values and self._is_contradicted(run) and self._try_values(run):
-            self.end(run, by_values=True)
         self.current = None
 
     def _try_fresh_draws(self, run: Run) -> None:
@@ -241,30 +236,6 @@ class Runs:
         search = self.search(LocalSearch, run.search.state, run.search)
         search.certify(max_cost)
         run.search, run.validation = search, self.validated(search.state)
-
-    def _is_contradicted(self, run: Run) -> bool:
-        """Whether values promise what gradients do not see."""
-        if self.problem.objective.is_subsampled or run.validation is None or run.is_unbounded:
-            return False
-        return run.validation.mismatch > self.tolerance and run.search.status is not None
-
-    def _try_values(self, run: Run) -> bool:
-        """Go on by values alone; whether that has led higher."""
-        self.monitor.phase = VALUES
-        search = search_by_values(
-            self.problem,
-            self.rng,
-            self.tolerance,
-            self.options,
-            self.monitor,
-            run.search,
-            self.dear_left(),
-        )
-        validation = self.validated(search.state)
-        if validation.lower < run.known.lower:
-            return False
-        run.search, run.validation = search, validation
-        return True
 
     # -- what is known of runs --------------------------------------------------------
 

@@ -169,16 +169,3 @@ class Groups(NamedTuple):
             parts.extend((half, -half[: count // 2]))
         noise = np.concatenate(parts)
         return Points(noise, np.full(len(noise), 1.0 / len(noise)))
-
-
-def antithetic_sample(
-    rng: np.random.Generator, dim: int, num_groups: int, group_size: int
-) -> Sample:
-    """Fresh groups of pairs of opposite draws, for the score function."""
-    half = rng.standard_normal((num_groups, group_size // 2, dim))
-    weights = np.full(group_size, 1.0 / group_size)
-    seeds = rng.integers(2**31, size=num_groups)
-    return [
-        Group(Points(np.concatenate([noise, -noise]), weights), int(seed))
-        for noise, seed in zip(half, seeds, strict=True)
-    ]

@@ -1,4 +1,4 @@
-"""The way to the optimum when the bound itself is noisy: minibatches, kinks, values alone.
+"""The way to the optimum when the bound itself is noisy: minibatches and kinks.
 
 Draws cannot be held fixed here, because a fixed minibatch is not the data. Every step has fresh
 groups of draws, each with a minibatch of its own. In the Fisher metric, half the squared norm of
@@ -31,17 +31,13 @@ from ngvi.inference.search import Search, Status, Steps
 
 
 class StochasticSearch(Search):
-    """A search with fresh draws at every step; see the module.
-
-    :ivar least_steps: before it may end at an optimum.
-    """
+    """A search with fresh draws at every step; see the module."""
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
         options = self.options.stochastic
         self.num_groups, self.most_groups = options.min_groups, options.max_groups
         self.radius, self.step_size = self.options.local.radius, 1.0
-        self.least_steps = 0
         self._before: tuple[State, float] | None = None  # the last step's state and length
         self._step: Step | None = None  # the last, unless it was taken back
         self._refused = 0
@@ -51,13 +47,6 @@ class StochasticSearch(Search):
         self._longest = 1.0  # step size, by what the last steps have kept of that
         self._adam, self._rate = Adam(), options.parameter_step_size
         self._num_plateaus, self._plateau_start = 0, len(self.trace)
-
-    def go_on(self, num_steps: int) -> None:
-        """Take so many more steps at least, whole ones at first, after an optimum."""
-        self.step_size = 1.0
-        self._signals.clear()
-        self.least_steps = len(self.trace) + num_steps
-        self.resume()
 
     def _run(self) -> Steps:
         while True:
@@ -111,7 +100,7 @@ class StochasticSearch(Search):
             not self.problem.space.has_model_parameters
             or self._num_plateaus >= self.options.stochastic.num_plateaus
         )
-        if self.gap <= self.tolerance and is_settled and len(self.trace) >= self.least_steps:
+        if self.gap <= self.tolerance and is_settled:
             self.certificate = Certificate(self.gap, self.gap)
             return Status.OPTIMUM
         return Status.MAX_STEPS if len(self.trace) >= self.monitor.max_steps else None

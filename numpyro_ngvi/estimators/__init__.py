@@ -13,7 +13,6 @@ from numpyro_ngvi.estimators.hessian import Hessian
 from numpyro_ngvi.estimators.mean import Mean
 from numpyro_ngvi.estimators.moments import Averages, Density, in_passes
 from numpyro_ngvi.estimators.quadrature import Quadrature, why_not_additive
-from numpyro_ngvi.estimators.score import Score
 from numpyro_ngvi.estimators.spherical import Spherical, orthogonal_points
 from numpyro_ngvi.estimators.stein import Stein
 

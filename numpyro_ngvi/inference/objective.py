@@ -14,7 +14,6 @@ from jax import random
 from numpyro import handlers
 
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
-from ngvi.estimators.score import score_direction
 from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points
 from ngvi.inference.data_passes import fraction
@@ -22,11 +21,9 @@ from ngvi.inference.estimate import Direction, Estimate, Sample
 from ngvi.inference.problem import Cost, Rows, timed
 from ngvi.inference.samples import ChainCubature, Groups
 from numpyro_ngvi import estimators as curvature
-from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference.evaluation import Evaluation, by_site
-from numpyro_ngvi.inference.metric import flat, gradient_of
+from numpyro_ngvi.inference.evaluation import Evaluation
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
@@ -69,7 +66,6 @@ class Objective:
         self.cost, self.fault, self.dim = Cost(), "", space.dim
         self._arguments = Arguments(args, kwargs)
         products = max(curvature.num_products(family) for family in families_in(space.initial))
-        self.has_scores = not any(family.keeps_rows() for family in families_in(space.initial))
         obstacle = functools.partial(self._obstacle, args, kwargs)
         cubature = ChainCubature.of_guide(guide)
         options: dict[str, Any] = {"has_paths": cubature is not None, "guide": guide}
@@ -141,22 +137,6 @@ class Objective:
                 [sum(leaf) / len(sample) for leaf in leaves],
             )
         return Estimate(np.array(values, float), naturals, mean)
-
-    def score(self, state: State, sample: Sample) -> Estimate:
-        # All groups at once: each by itself would be filled up to a whole pass.
-        noise = np.stack([group.points.noise for group in sample])
-        theta, log_q = self._space.draw(state, noise.reshape(-1, self.dim))
-        rows, dims = [], tuple(self._space.dims.items())
-        log_weights = (self.log_density(state, theta) - log_q).reshape(len(sample), -1)
-        for of_group, weights in zip(noise, log_weights, strict=True):
-            found = _by_values(
-                posteriors(state),
-                by_site(dims, of_group.astype(self._space.dtype)),
-                weights.astype(self._space.dtype),
-            )
-            rows.append((weights.mean(), *map(np.asarray, found)))
-        values, naturals, gradients = map(np.stack, zip(*rows, strict=True))
-        return Estimate(values, naturals, Direction(naturals.mean(0), gradients.mean(0)))
 
     @timed
     def gradient(
@@ -325,14 +305,6 @@ def _at_once(data_size: int, num_rows: int, has_modes: bool) -> int:
     if has_modes:
         return MODES_AT_ONCE
     return min(most, max(FEWEST_AT_ONCE, ROWS_AT_ONCE // max(num_rows, 1)))
-
-
-@compiled
-def _by_values(
-    here: dict[str, Family], noise: dict[str, jax.Array], log_weights: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    found = [score_direction(family, log_weights, noise[site]) for site, family in here.items()]
-    return flat(found), gradient_of(list(here.values()), found)
 
 
 def _in_double(tree: Any) -> Any:

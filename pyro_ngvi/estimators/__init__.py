@@ -15,7 +15,6 @@ from pyro_ngvi.estimators.mean import Mean
 from pyro_ngvi.estimators.moments import Averages
 from pyro_ngvi.estimators.plan import Plan, make_plan
 from pyro_ngvi.estimators.quadrature import Quadrature, why_not_additive
-from pyro_ngvi.estimators.score import Score
 from pyro_ngvi.estimators.spherical import Spherical, orthogonal_points
 from pyro_ngvi.estimators.stein import Stein, stein_direction
 

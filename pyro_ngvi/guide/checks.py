@@ -186,7 +186,7 @@ def log_density_at(model: Callable, start: dict[str, Tensor], args: tuple, kwarg
 def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> None:
     """Warn of observed sites that change with the latents, and have no gradient.
 
-    It is no error: ``fit`` can go by values, at a price.
+    It is no error: ``fit`` says at its end whether the log density jumps there.
     """
     runs = []
     for _ in range(2):
@@ -206,8 +206,8 @@ def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> 
         reason = (
             "fit cannot see how the latents change the log density of observed "
             f"{', '.join(map(repr, cut_off))}: .item(), .detach(), numpy or a comparison cuts the "
-            "gradient off. Compute it with torch's operations, and choose by torch.sigmoid; fit "
-            "has to go by values there, which takes more of them."
+            "gradient off. Compute it with torch's operations, and choose by torch.sigmoid, "
+            "or go on with result.nuts()."
         )
         warn(reason)
 

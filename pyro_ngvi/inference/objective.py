@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ngvi.estimators.choice import choose
 from ngvi.estimators.points import mixture_in
-from ngvi.estimators.score import score_direction
 from ngvi.inference.data_passes import fraction
 from ngvi.inference.estimate import Direction, Estimate, Group, Sample
 from ngvi.inference.problem import Cost, Rows, timed
@@ -75,7 +74,6 @@ class Objective:
         space.bind(self._density.posteriors)
         self.dim = space.dim
         products = max(num_products(family) for family in space.initial.families)
-        self.has_scores = not any(family.keeps_rows() for family in space.initial.families)
         cubature = ChainCubature.of_guide(guide)
         not_additive = self._not_additive if self._is_plain() else None
         options = {"has_paths": cubature is not None, "guide": guide, "not_additive": not_additive}
@@ -157,22 +155,6 @@ class Objective:
             [np.mean(list(map(_numpy, parts)), 0) for parts in zip(*parameters, strict=True)],
         )
         return Estimate(_numpy(torch.cat(bounds)), naturals.cpu().numpy(), direction)
-
-    @torch.no_grad()
-    def score(self, state: State, sample: Sample) -> Estimate:
-        here, rows = self._space.by_site(state), []
-        noise = np.stack([group.points.noise for group in sample])
-        theta, log_q = self._space.draw(state, noise.reshape(-1, self.dim))
-        log_weights = (self.log_density(state, theta) - log_q).reshape(len(sample), -1)
-        for of_group, of_draws in zip(noise, log_weights, strict=True):
-            weights = torch.as_tensor(of_draws).to(state.families[0].loc)
-            by_site = self._space.split(of_group)
-            found = [score_direction(q, weights, by_site[site]) for site, q in here.items()]
-            rows.append(flat(found))
-        naturals = torch.stack(rows)
-        mean = naturals.mean(0)
-        direction = Direction(mean.cpu().numpy(), gradient_of(state.families, mean).cpu().numpy())
-        return Estimate(log_weights.mean(1), naturals.cpu().numpy(), direction)
 
     @timed
     @torch.no_grad()

@@ -130,9 +130,6 @@ class SharedObjective(Forwarding):
     def bound(self, state: State, sample: Sample) -> Estimate:
         return self._ask("bound", state, sample)
 
-    def score(self, state: State, sample: Sample) -> Estimate:
-        return self._ask("score", state, sample)
-
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, gradients = self._ask("gradient", state, theta)
         return values, gradients

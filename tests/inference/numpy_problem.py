@@ -70,7 +70,6 @@ class Target:
     change: Callable | None = None
     of_prior: tuple | None = None
     is_subsampled: bool = False
-    has_scores: bool = True
     is_exact: bool = False
     is_dear: bool = False
     leaves_out_correlations: bool = False
@@ -130,20 +129,6 @@ class Target:
                 for index in range(len(state.own))
             ]
         return value, np.concatenate([weights @ slopes, of_scale]), np.array(of_own)
-
-    def score(self, state, sample):
-        values, gradients = [], []
-        for noise, _ in (group.points for group in sample):
-            theta, log_q = self.draw(state, noise)
-            weights = self.log_density(state, theta) - log_q
-            centred = (weights - weights.mean()) / len(weights)
-            gradients.append(
-                np.concatenate([centred @ noise / state.scale, centred @ (noise**2 - 1)])
-            )
-            values.append(weights.mean())
-        gradient, own = np.mean(gradients, 0), [np.zeros_like(state.own)]
-        natural = Direction(gradient / fisher(state), gradient, own[: self.has_model_parameters])
-        return Estimate(np.array(values), np.array(gradients) / fisher(state), natural)
 
     def gradient(self, state, theta, rows=None):
         self.cost.gradients += len(theta)

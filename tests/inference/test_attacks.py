@@ -36,7 +36,7 @@ class Attacked(Mortal):
 
     def __getattribute__(self, name):
         found = super().__getattribute__(name)
-        if name not in ("bound", "score", "gradient", "log_density"):
+        if name not in ("bound", "gradient", "log_density"):
             return found
 
         def answered(*args):

@@ -42,7 +42,7 @@ class Mortal(Target):
 
     def __getattribute__(self, name):
         found = super().__getattribute__(name)
-        if name not in ("bound", "score", "gradient", "log_density"):
+        if name not in ("bound", "gradient", "log_density"):
             return found
 
         def answered(*args):
@@ -114,8 +114,8 @@ def has_noted(path):
         return checkpoint.noted is not None
 
 
-#: By values alone, thousands of draws for every step; or many starts: some seconds.
-LONG = ("jump", "many modes")
+#: Many starts take some seconds.
+LONG = ("many modes",)
 
 
 def targets(names):

@@ -87,7 +87,7 @@ VERDICTS = {
         {},
     ),
     "two optima": (CERTIFIED, {"smooth": TWO, "of_prior": (3.0, 4.0)}, {}),
-    "a jump": (CERTIFIED, {"smooth": gaussian, "unseen": jump, "of_prior": (0.0, 3.0)}, {}),
+    "a jump": (NOT_CONVERGED, {"smooth": gaussian, "unseen": jump, "of_prior": (0.0, 3.0)}, {}),
     "parameters": (CERTIFIED, {"smooth": with_parameters, "own": np.zeros(2)}, {}),
     "an integral": (
         CERTIFIED,

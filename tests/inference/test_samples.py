@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ngvi.families.points import num_quintic, quintic_points, spherical_points
-from ngvi.inference.samples import ChainCubature, Groups, antithetic_sample
+from ngvi.inference.samples import ChainCubature, Groups
 from ngvi.latents.forest import forest_from_indices
 from tests.families.arrows import CASES
 
@@ -146,6 +146,3 @@ def test_groups_are_of_the_kind_of_their_estimator():
         assert group.points.weights.sum() == pytest.approx(1.0) and not group.one_batch
     assert all(group.one_batch for group in groups.few(rng, 2, 6))
     assert Groups.of("spherical", 300, 0, 1).is_dear and not groups.is_dear
-    for group in antithetic_sample(rng, 3, 2, 8):
-        np.testing.assert_allclose(group.points.noise.sum(0), 0.0, atol=1e-12)
-        assert group.points.noise.shape == (8, 3)

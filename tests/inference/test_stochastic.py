@@ -121,15 +121,6 @@ def test_a_fall_that_is_noise_is_none():
     assert len(search.trace) == len(target.asked)
 
 
-def test_more_steps_follow_an_optimum():
-    search = search_of(StochasticSearch, Target(gaussian, noise=0.4, is_subsampled=True))
-    search.advance()
-    before = len(search.trace)
-    search.go_on(20)
-    search.advance()
-    assert search.status is Status.OPTIMUM and len(search.trace) >= before + 20
-
-
 @pytest.mark.parametrize("name", ["some noise", "parameters"])
 def test_a_search_in_pieces_is_the_whole_one_bit_for_bit(name):
     found = []

@@ -259,7 +259,7 @@ def found_by_checks(**options):
     [
         ({"unseen": edge(1.0, -math.inf)}, "support", "support that ends"),
         ({"unseen": lambda t: 50.0, **SINGLE}, "precision", "it is 50 nats off"),
-        ({"unseen": jump(6.0)}, "gradients", "contradicts its gradients: it jumps"),
+        ({"unseen": jump(6.0)}, "gradients", "the log density jumps; its values"),
         ({"unseen": edge(3.5)}, "rare losses", "at a few draws"),
         ({"unseen": lambda t: 0.5, "is_exact": True}, "integral", "is 0.5 nats off"),
     ],
