@@ -66,7 +66,7 @@ class Package:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             data = self.array(self.y if y is None else y)
-            options = {"exploration": 0.2, "progress_bar": False, **options}
+            options = {"effort": "quick", "progress_bar": False, **options}
             return self._fitted(data, options)
 
     def prepare(self, folder: Path) -> None:

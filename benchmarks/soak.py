@@ -125,9 +125,8 @@ def fit_one(ppl: str, index: int) -> None:
     searches = index % SEARCHES == 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = package.fit(
-            made(ppl), *arguments, exploration=0.2 * searches, progress_bar=False, family="diagonal"
-        )
+        options = {"family": "diagonal", "effort": "standard" if searches else "quick"}
+        result = package.fit(made(ppl), *arguments, progress_bar=False, **options)
     assert np.isfinite(result.bound)
 
 

@@ -15,7 +15,7 @@ def fitted(name: str, shift: float) -> tuple[float, float]:
         y = ppl.array(models.Y + shift)
         if not ppl.is_numpyro:
             ppl.lib.clear_param_store()
-        result = ppl.fit(models.location(ppl), y, family="full", exploration=0)
+        result = ppl.fit(models.location(ppl), y, family="full", effort="quick")
         exact = models.LOCATION_VARIANCE * (models.Y + shift).sum()
         return float(ppl.numpy(result.posterior.mean)[0]), float(exact)
 

@@ -82,7 +82,7 @@ def test_a_process_forked_while_a_thread_is_in_the_midst_of_a_fit_fits_alike():
 
     def mean_of(waits):
         pyro.set_rng_seed(0)
-        result = fit(model, torch.tensor(1.0), waits, progress_bar=False, exploration=0)
+        result = fit(model, torch.tensor(1.0), waits, progress_bar=False, effort="quick")
         return float(result.posterior.mean[0])
 
     expected, checks = mean_of(False), pyro.settings.get()

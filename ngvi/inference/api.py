@@ -158,7 +158,7 @@ def account(
         request.max_steps,
         f" ({why})" if why else "",
         problem.rounding(trace.last_loss),
-        request.share,
+        request.effort,
     )
     if not outcome.converged:
         if num_beside_locals(parts) > MANY:

@@ -25,18 +25,6 @@ from ngvi.inference.options import EFFORTS, FitOptions
 # -- options --------------------------------------------------------------------------
 
 
-def check_exploration(value: Any, name: str) -> float | None:
-    """A number, zero or more; or None, which leaves it to the effort."""
-    if value is None:
-        return None
-    if not errors.is_number(value, lambda x: x >= 0):
-        raise ValueError(
-            f"{name} must be a number, zero or more: gradients for other optima, per gradient that "
-            f"leads to the best, got {value!r}."
-        )
-    return float(value)
-
-
 def check_effort(value: Any, name: str) -> str:
     """One of three words."""
     if value not in EFFORTS:
@@ -142,11 +130,9 @@ def check_curvature_of_fit(value: Any, name: str) -> str:
 OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "tolerance": errors.check_finite,
     "max_steps": errors.check_count,
-    "exploration": check_exploration,
     "effort": check_effort,
     "num_components": check_num_components,
     "curvature": check_curvature_of_fit,
-    "deterministic": errors.check_flag,
     "allow_prior": errors.check_flag,
     "progress_bar": errors.check_flag,
     "time_limit": check_seconds,
@@ -201,9 +187,10 @@ HABITS = {
     "init_loc_fn=init_to_value(values={...})": (
         "init_values initial_values inits initvals start init_params init_strategy init_scale x0"
     ),
-    "exploration=, the share of the search for other optima": (
-        "num_starts n_starts restarts num_restarts n_restarts"
+    'effort="quick", "standard" or "thorough", for how long other optima are looked for': (
+        "exploration num_starts n_starts restarts num_restarts n_restarts"
     ),
+    "no need for it: the same random seed repeats a fit. Leave it out": "deterministic",
     "batches=, an iterable of the model's arguments; or a plate with subsample_size= in the "
     "model": "batch_size minibatch_size minibatch dataloader loader",
     "callback=": "callbacks callback_fn on_step hook",

@@ -47,7 +47,7 @@ from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
 
 #: Arguments of ``fit`` that say, beside the model's, what it is of; others say how far it goes.
 SETTINGS = (
-    *("family", "num_components", "curvature", "reparametrize", "deterministic"),
+    *("family", "num_components", "curvature", "reparametrize"),
     *("init_loc_fn", "create_plates"),
 )
 
@@ -124,13 +124,7 @@ class FitCall:
         return alone(first, self.reparametrize, set_up, self._searched_by_modes, self.request)
 
     def _searched_by_modes(self, problem: Problem, is_good: Callable) -> Outcome:
-        options = self.request.options
-        floor = options.mode_centred_floor
-        own = dataclasses.replace(options.multi_start, exploration_floor=floor)
-        request = dataclasses.replace(
-            self.request, options=dataclasses.replace(options, multi_start=own)
-        )
-        run = problem, self.rng, request, None, self.checkpoint
+        run = problem, self.rng, self.request, None, self.checkpoint
         return optimise(*run, monitor=self.monitor, is_good=is_good)
 
     def second(

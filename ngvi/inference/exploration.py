@@ -15,7 +15,7 @@ import numpy as np
 
 from ngvi.inference import progress
 from ngvi.inference.checkpoint import Checkpoint
-from ngvi.inference.map_ascent import Ascent, KnownMode, map_ascents
+from ngvi.inference.map_ascent import Ascent, map_ascents
 from ngvi.inference.optima import Exploration, Optimum, better_elsewhere
 from ngvi.inference.options import StartOptions
 from ngvi.inference.problem import Problem
@@ -297,12 +297,11 @@ def ascents_beside(
 
     :param best: the best optimum, if there is one.
     """
-    space, factor, known = problem.space, None, None
+    space, factor = problem.space, None
     state = space.initial if best is None else best.state
     if not len(points):
         return []
     if best is not None and space.dim <= options.max_whitened:
         draws, _ = space.draw(state, np.eye(space.dim))
         factor = (draws - space.mean(state)).T
-        known = KnownMode.of(problem, state, factor, options)
-    return map_ascents(problem, state, points, options, factor, known)
+    return map_ascents(problem, state, points, options, factor)

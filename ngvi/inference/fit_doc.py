@@ -55,13 +55,9 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param max_steps: the most steps of one search.
 :param effort: ``"quick"`` for the local optimum from one start, without a claim about others: its
     verdict is ``"local"`` at best; ``"standard"``; or ``"thorough"``, which looks for other optima
-    eight times as long where a better one has not become unlikely. See ``exploration``.
-:param exploration: gradients that the search for other optima may take, per gradient that led to
-    the best, and 20,000 besides, which is what the shortest run of NUTS takes. It ends sooner where
-    a better optimum is unlikely. Zero looks for none; by default what ``effort`` stands for: none,
-    one or eight.
-:param deterministic: use the same draws, spread evenly, in every fit, and maximise the bound
-    over them as an ordinary optimiser would. Its only start is the guide's.
+    eight times as long where a better one has not become unlikely: for each gradient that led to
+    the best optimum others take none, one or eight, and 20,000 besides, which is what the shortest
+    run of NUTS takes. It ends sooner where a better optimum is unlikely.
 :param time_limit: in seconds of wall-clock time, None for no limit; a fit ends with the evaluation
     in which it is reached, or with the compilation of one, and keeps what there is: an optimum that
     was found and checked before is claimed. So does one that Ctrl-C interrupts.

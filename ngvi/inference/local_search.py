@@ -45,7 +45,6 @@ class LocalSearch(Search):
 
     :param num_groups: of the first stage; None takes those that have the least points.
     :ivar coarse_state: the end of the first stage, once it is there.
-    :ivar is_deterministic: whether the bound over draws that stay the same is all that counts.
     """
 
     def __init__(self, problem: Problem, *args, num_groups: int | None = None) -> None:
@@ -59,7 +58,7 @@ class LocalSearch(Search):
         self.num_groups = num_groups
         self.coarse_state: State = None
         self.flattest = 1.0  #: the least curvature that was seen, of the metric's
-        self.is_deterministic = self._stops_when_coarse = False
+        self._stops_when_coarse = False
         self._held_out = HeldOut(self.problem, self.state, self.options.local)
         self._metric_here: Metric | None = None
 
@@ -116,23 +115,8 @@ class LocalSearch(Search):
         if status is not None:
             return status
         yield
-        if self.is_deterministic:
-            return (yield from self._fixed_stage())
         self._use(self._fresh(max(2, len(self.sample))))
         return (yield from self._last_stages())
-
-    def _fixed_stage(self) -> Steps:
-        """The optimum over a few hundred draws, as any optimiser would find it."""
-        options = self.options.local
-        points = self.problem.objective.groups.cost.num_gradients
-        self._use(self._fresh(max(8, math.ceil(options.fixed_points / points))))
-        status = yield from self._stage(options.fixed_part * self.tolerance)
-        noise = self._metric().noise(self.estimate)
-        self.certificate = Certificate(self.gap, self.gap, noise)
-        if status is None:
-            is_noisy = noise > options.fixed_noise * self.tolerance
-            status = Status.NOISE if is_noisy else Status.OPTIMUM
-        return status
 
     def _last_stages(self) -> Steps:
         """Stages until fresh draws say that little is left."""

@@ -1,23 +1,26 @@
-"""Modes of the log density: ascents by L-BFGS from several points, which share the runs of a
-model.
+"""Modes of the log density: ascents by L-BFGS from several points, which share the runs of a model.
+
+Each ascent is a generator that asks for the value and the gradient at its next point, and the
+points of all are evaluated together. Directions are those of the two-loop recursion
+(:mod:`~ngvi.optim.two_loop`), and the line search is a bisection for the weak Wolfe conditions
+(Nocedal and Wright, 2006, section 3.1), whose constants are theirs.
 """
 
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Generator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 from ngvi.inference.estimate import State
-from ngvi.inference.lockstep import Ask, in_lockstep
 from ngvi.inference.options import StartOptions
 from ngvi.inference.problem import Problem
+from ngvi.optim.two_loop import Pairs, two_loop
 
-#: What a line search comes back from.
-OUTSIDE = 1e300
+#: Parts of the first slope that a step has to gain, and that may be left at its end.
+GAINED, LEFT = 1e-4, 0.9
 
 
 class Ascent(NamedTuple):
@@ -29,47 +32,8 @@ class Ascent(NamedTuple):
     rounding: float = 0.0  #: what heights of the same mode may differ by, in nats
 
 
-class KnownMode:
-    """The mode inside a Gaussian, at which ascents may end early.
-
-    Where a posterior is near to a Gaussian, they need not be followed to the end.
-
-    :param factor: of the covariance, shape ``(d, d)``.
-    """
-
-    def __init__(self, mode: Ascent, factor: np.ndarray, options: StartOptions) -> None:
-        self.mode, self.factor, self.options = mode, factor, options
-        self._whiten = np.linalg.pinv(factor)
-
-    @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        state: State,
-        factor: np.ndarray,
-        options: StartOptions = StartOptions(),  # noqa: B008  frozen
-    ) -> KnownMode | None:
-        """Where a few steps of Newton's lead, if the density is as a Gaussian says."""
-        theta = problem.space.mean(state)
-        for _ in range(options.max_newton_steps):
-            values, gradients = problem.objective.gradient(state, theta[None])
-            step = factor.T @ gradients[0]
-            if not (math.isfinite(values[0]) and np.isfinite(step).all()):
-                return None
-            if 0.5 * step @ step < options.least_newton_gain:
-                return cls(Ascent(theta, float(values[0]), True), factor, options)
-            theta = theta + factor @ step
-        return None
-
-    def is_met(self, theta: np.ndarray, value: float, gradient: np.ndarray) -> bool:
-        """Whether a point's gradient points to the mode, and predicts its height."""
-        step = self.factor.T @ gradient
-        with np.errstate(over="ignore", invalid="ignore"):  # far down
-            predicted = value + 0.5 * step @ step
-            if not abs(predicted - self.mode.height) <= self.options.same_height:
-                return False
-        off = self._whiten @ (theta - self.mode.mean) + step
-        return float(np.linalg.norm(off)) < self.options.near
+#: Asks for the log density and its gradient at a point.
+Ascending = Generator[np.ndarray, tuple[float, np.ndarray], Ascent]
 
 
 def map_ascents(
@@ -78,51 +42,111 @@ def map_ascents(
     points: np.ndarray,
     options: StartOptions,
     factor: np.ndarray | None = None,
-    known: KnownMode | None = None,
 ) -> list[Ascent]:
-    """Uphill by L-BFGS from several points.
+    """Go uphill by L-BFGS from several points.
 
     :param state: which has the model's own parameters.
     :param points: shape ``(N, d)``.
     :param factor: of a covariance, shape ``(d, d)``, in whose whitened coordinates to ascend.
-    :param known: a mode at which an ascent ends early.
     """
-    highest = [Ascent(point, -math.inf, False) for point in points]
-
-    def ascend(index: int, ask: Ask) -> None:
-        def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
-            theta = points[index] + (z if factor is None else factor @ z)
-            value, gradient = ask(theta)
-            if not (math.isfinite(value) and np.isfinite(gradient).all()):
-                return OUTSIDE, np.zeros_like(z)
-            if value > highest[index].height:
-                highest[index] = Ascent(theta, value, False)
-            if known is not None and known.is_met(theta, value, gradient):
-                highest[index] = known.mode
-                raise _MetError
-            return -value, -(gradient if factor is None else factor.T @ gradient)
-
-        limits: dict[str, float] = {"maxiter": options.ascent_steps}
-        if factor is not None:
-            limits["gtol"] = options.ascent_gradient
-        try:
-            end = minimize(
-                loss, np.zeros_like(points[index]), jac=True, method="L-BFGS-B", options=limits
-            )
-        except _MetError:
-            return
-        # Where values are equal by rounding it ends as well, on a slope that leads far up.
-        with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow of the density
-            left = 0.5 * float(end.jac @ (end.hess_inv @ end.jac))
-        is_finite = math.isfinite(highest[index].height)
-        is_mode = is_finite and bool(end.success) and left < options.same_height
-        highest[index] = highest[index]._replace(is_mode=is_mode)
-
-    tasks = [partial(ascend, index) for index in range(len(points))]
-    in_lockstep(tasks, partial(problem.objective.gradient, state))
-    units = options.rounding_units
-    return [one._replace(rounding=units * problem.rounding(one.height)) for one in highest]
+    ascents = [_Climb(problem, point, options, factor).run() for point in points]
+    asked, found = {index: next(one) for index, one in enumerate(ascents)}, {}
+    while asked:
+        answers = problem.objective.gradient(state, np.stack(list(asked.values())))
+        for index, value, gradient in zip(list(asked), *answers, strict=True):
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow
+                    asked[index] = ascents[index].send((float(value), gradient))
+            except StopIteration as end:
+                found[index] = end.value
+                del asked[index]
+    return [found[index] for index in range(len(ascents))]
 
 
-class _MetError(Exception):
-    """An ascent has come to a known mode."""
+class _Climb:
+    """One ascent."""
+
+    def __init__(
+        self, problem: Problem, start: np.ndarray, options: StartOptions, factor: np.ndarray | None
+    ) -> None:
+        self.problem, self.start, self.options, self.factor = problem, start, options, factor
+        self.place, self.value, self.slope = np.zeros(len(start)), -math.inf, np.zeros(len(start))
+        self.pairs: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def run(self) -> Ascending:
+        """Ascend to a mode, or as far as the steps lead."""
+        self.value, self.slope, is_finite = yield from self._asked(self.place)
+        if not is_finite:
+            return Ascent(self.start, -math.inf, False)
+        gained, is_mode = math.inf, False
+        for _ in range(self.options.ascent_steps):
+            direction, before = self._direction(), self.value
+            if self._is_flat() or gained <= self.options.ascent_gain + self._rounding():
+                # A slope on which steps gain nothing may still lead far up.
+                is_mode = 0.5 * float(direction @ self.slope) < self.options.same_height
+                break
+            if not (yield from self._step(direction)):
+                break
+            gained = self.value - before
+        return Ascent(self._theta(self.place), self.value, is_mode, self._rounding())
+
+    def _is_flat(self) -> bool:
+        """Whether no slope in whitened coordinates is worth a step."""
+        largest = float(np.abs(self.slope).max(initial=0.0))
+        return self.factor is not None and largest <= self.options.ascent_gradient
+
+    def _rounding(self) -> float:
+        """Return what values may be off by, in nats."""
+        return self.options.rounding_units * self.problem.rounding(self.value)
+
+    def _step(self, direction: np.ndarray) -> Generator:
+        """Take a step that satisfies the weak Wolfe conditions; whether there is one."""
+        rise, low, high = float(direction @ self.slope), 0.0, math.inf
+        # Without pairs nothing is known of the scale: the first step is of length one at most.
+        size = 1.0 if self.pairs else 1.0 / max(1.0, float(np.linalg.norm(direction)))
+        for _ in range(self.options.ascent_steps):
+            place = self.place + size * direction
+            value, slope, is_finite = yield from self._asked(place)
+            ends = float(slope @ direction) if is_finite else -math.inf
+            if not is_finite or value < self.value + GAINED * size * rise - self._rounding():
+                high = size
+            elif ends > LEFT * rise:
+                low = size
+            else:
+                break
+            # Where the slope at its end would be zero, if slopes are linear along the step.
+            part = rise / (rise - ends) if ends < rise else math.inf
+            if high == math.inf:
+                size *= min(max(part, 2.0), 4.0)
+            else:
+                size = low + min(max(part, 0.1), 0.5) * (high - low)
+            if not size * float(np.abs(direction).max()) > self.problem.space.eps:
+                return False
+        else:
+            return False
+        self.pairs.append((place - self.place, self.slope - slope))
+        del self.pairs[: -self.options.ascent_pairs]
+        self.place, self.value, self.slope = place, value, slope
+        return True
+
+    def _asked(self, place: np.ndarray) -> Generator:
+        """Ask for value and slope at a place, and whether they are finite."""
+        value, gradient = yield self._theta(place)
+        is_finite = math.isfinite(value) and bool(np.isfinite(gradient).all())
+        if self.factor is not None and is_finite:
+            gradient = self.factor.T @ gradient
+        return value, gradient, is_finite
+
+    def _theta(self, place: np.ndarray) -> np.ndarray:
+        return self.start + (place if self.factor is None else self.factor @ place)
+
+    def _direction(self) -> np.ndarray:
+        """Return the quasi-Newton direction uphill."""
+        if not self.pairs:
+            return self.slope
+        steps, ys = (np.stack(part) for part in zip(*self.pairs, strict=True))
+        curvature = np.einsum("ij,ij->i", steps, ys)
+        used = curvature > 0
+        weights = np.where(used, 1.0 / np.where(used, curvature, 1.0), 0.0)
+        scale = curvature[-1] / float(ys[-1] @ ys[-1]) if used[-1] else 1.0
+        return two_loop(Pairs(steps, ys, steps, ys, weights), self.slope, lambda rest: scale * rest)

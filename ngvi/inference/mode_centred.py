@@ -148,7 +148,7 @@ def alone(
     optimum, has_none = outcome.optimum, outcome.ending is Ending.NO_START
     is_good = outcome.converged and missed(optimum) < most
     # Without a choice of starts others are not looked for, as little as without a share.
-    has_others = request.share > 0 and not request.deterministic and reparametrize is not True
+    has_others = request.share > 0 and reparametrize is not True
     is_over = outcome.verdict == CERTIFIED or not has_others
     is_stopped = outcome.ending is not None and not has_none
     return Attempt(second, outcome, (is_good and is_over) or is_stopped)

@@ -35,7 +35,6 @@ from ngvi.inference.validation import Validation
 class MultiStart:
     """The starts of one fit; see the module.
 
-    :param request: of the user; a deterministic one leaves no choice of starts.
     :param checkpoint: where the search for other optima notes how far it is, if anywhere.
     """
 
@@ -52,7 +51,7 @@ class MultiStart:
         num_groups = math.ceil(options.local.min_points / (2 * problem.space.dim + 1))
         self.starts = Starts(problem, rng, options, num_groups)
         self.runs = Runs(problem, rng, request, monitor)
-        self.has_choice, self.is_quick = not request.deterministic, request.effort == QUICK
+        self.is_quick = request.effort == QUICK
         self.is_timed = math.isfinite(request.time_limit)
         self._explorer = Explorer(self.runs, self.starts, request.share, checkpoint)
 
@@ -70,7 +69,7 @@ class MultiStart:
         :param is_good: whether an optimum is worth a search for others. With this, what the first
             starts do not lead to is left to another search.
         """
-        has_choice = self.has_choice and state is None
+        has_choice = state is None
         if has_choice and self._explorer.goes_on():
             self._explore()
             return self.runs.best
@@ -132,15 +131,14 @@ class MultiStart:
         """Follow the first starts, the best of them twice as far, and the highest mode; whether one
         comes to an optimum.
         """
-        runs, options, cost = self.runs, self.options.multi_start, self.problem.objective.cost
-        most, limit = options.first_steps, cost.total + options.exploration_floor
+        runs, most = self.runs, self.options.multi_start.first_steps
         for start in self._first_starts(own) if has_choice else [own]:
-            runs.waiting.append(runs.coarse(start, most, limit - cost.total))
+            runs.waiting.append(runs.coarse(start, most))
         best = runs.take_best()
         if not best.is_coarse and best.search.status is None:
-            runs.coarse(best, most, limit - cost.total)
+            runs.coarse(best, most)
         if not best.is_coarse and (mode := next(self._other_starts(), None)) is not None:
-            best = runs.coarse(mode, most, limit - cost.total)
+            best = runs.coarse(mode, most)
         return best.is_coarse and runs.finish(best).is_certified
 
     def _reach(self, own: Start, has_choice: bool) -> None:

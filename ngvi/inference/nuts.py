@@ -288,8 +288,8 @@ def _faults(
             "they have begun at several optima and hardly jump between them: the weights of these "
             "are those of their evidence, to one chain; take more num_chains="
             if several
-            else "take a longer num_warmup= and num_samples=, or fit(exploration=2), which looks "
-            "for other optima"
+            else "take a longer num_warmup= and num_samples=, or fit(effort='thorough'), which "
+            "looks for other optima"
         )
         faults.append(f"the chains do not agree (R-hat {worst:.2f}): {why}")
     elif not least >= options.effective_draws:

@@ -114,11 +114,6 @@ class LocalSearchOptions:
     #: ... or than that for each so many latents, if it is about as long both ways.
     pair_latents: int = 30
     pair_ratio: float = 1.5
-    #: Points of a deterministic fit, the part of the tolerance that it leaves over these, and the
-    #: noise in tolerances that it may have.
-    fixed_points: int = 200
-    fixed_part: float = 1e-4
-    fixed_noise: float = 4.0
     #: A standard deviation of an unconstrained latent that asks for a check of the prior.
     too_wide: float = 1e7
 
@@ -196,9 +191,8 @@ class MultiStartOptions:
     coarse_gap: float = 2.0
     #: Gradients for others beside the share: the shortest run of NUTS. As many for far lower runs.
     exploration_floor: int = 20_000
-    #: Without an optimum nothing begins after so many (four chains of NUTS), or groups of draws.
+    #: Without an optimum nothing new begins after this many gradients: four chains of NUTS.
     patience: int = 100_000
-    patience_groups: int = 100
     #: Searches with fresh draws at every step, where nothing else helps, may take as many gradients
     #: as everything before them, or this many if that was less.
     persistence_floor: int = 50_000
@@ -239,14 +233,13 @@ class StartOptions:
     max_whitened: int = 500
     #: In whitened coordinates an ascent ends where no slope is above this, in nats.
     ascent_gradient: float = 1e-2
+    #: Elsewhere it ends with a step that gains no more than this, in nats.
+    ascent_gain: float = 1e-7
+    #: Pairs of its memory.
+    ascent_pairs: int = 10
     #: Heights of one mode, in nats, differ by so much, or by so many units of rounding.
     same_height: float = 0.1
     rounding_units: float = 4.0
-    #: A Gaussian's Newton step that leads so near to a mode, in standard deviations, has met it.
-    near: float = 0.3
-    #: Newton steps to a Gaussian's own mode, at most, and what one must gain, in nats.
-    max_newton_steps: int = 4
-    least_newton_gain: float = 1e-2
     #: Widths about a mode where the log density has fallen by so many nats, ...
     width_fall: float = 0.5
     #: ... in this range, the interval of whose logarithms is halved so often: to a factor of 1.4.
@@ -312,20 +305,10 @@ class DrawOptions:
     notable_share: float = 0.05
 
 
-@dataclasses.dataclass(frozen=True)
-class EffortOptions:
-    """Gradients for other optima, per gradient that led to the best one, by ``effort=``."""
-
-    #: The local optimum alone, from the guide's own start.
-    quick: float = 0.0
-    #: As much as the way took: twice the time buys the claim.
-    standard: float = 1.0
-    #: What the search for others took on hard posteriors before it ended by a probability.
-    thorough: float = 8.0
-
-
-QUICK = "quick"
-EFFORTS = tuple(one.name for one in dataclasses.fields(EffortOptions))
+QUICK, THOROUGH = "quick", "thorough"
+#: Gradients for other optima per gradient that led to the best one: none; as many, so that twice
+#: the time buys the claim; and as many as hard posteriors took before a probability ended them.
+EFFORTS = {QUICK: 0.0, "standard": 1.0, THOROUGH: 8.0}
 
 
 @door_of_fields
@@ -343,16 +326,13 @@ class FitOptions:
     stochastic: StochasticOptions = StochasticOptions()
     certificate: CertificateOptions = CertificateOptions()
     multi_start: MultiStartOptions = MultiStartOptions()
-    effort: EffortOptions = EffortOptions()
     starts: StartOptions = StartOptions()
     validation: ValidationOptions = ValidationOptions()
     mixture: MixtureOptions = MixtureOptions()  # noqa: RUF009  it is frozen
     runaway: RunawayOptions = RunawayOptions()  # noqa: RUF009  it is frozen
-    #: Locals by their modes come first, and alone where that fit is certified and may miss so many
-    #: nats of the evidence; its search for others has this for its floor: each gradient takes
-    #: several of the model.
+    #: Locals by their modes come first, and alone where that fit is certified and may miss this
+    #: many nats of the evidence.
     mode_centred_miss: float = 2.0
-    mode_centred_floor: int = 10_000
     #: A second fit with locals by their modes is tried where the first may miss so many tolerances
     #: of the evidence: no more can be gained.
     mode_centred_gap: float = 1.0

@@ -13,6 +13,7 @@ import numpy as np
 from ngvi._door import TellsWhatItHas
 from ngvi.inference.checks import Finding
 from ngvi.inference.optima import Exploration, Optimum
+from ngvi.inference.options import EFFORTS, THOROUGH
 from ngvi.inference.search import Status
 from ngvi.inference.tables import Table
 
@@ -157,14 +158,14 @@ def in_words(
     max_steps: int,
     cause: str = "",
     rounding: float = 0.0,
-    exploration: float = 1.0,
+    effort: str = THOROUGH,
 ) -> str:
     """One or two sentences: why the fit stopped and, if it has not converged, what to try.
 
     :param stddevs: gives those of the unconstrained latents, by name.
     :param cause: of a bound that is not finite, as far as it is known.
     :param rounding: of the bound, in nats.
-    :param exploration: the share of the search for other optima.
+    :param effort: for other optima, in the user's word.
     """
     optimum, left = outcome.optimum, _left(outcome.optimum, tolerance)
     if outcome.ending is Ending.NO_START:
@@ -178,7 +179,7 @@ def in_words(
     if outcome.converged:
         upper = in_digits_apart(optimum.certificate.upper, tolerance)
         within = f"the bound is within {upper} nats of its optimum"
-        others = outcome.mixture or _others(outcome, exploration)
+        others = outcome.mixture or _others(outcome, effort)
         return f"{within} (95 % limit, tolerance {tolerance:g}); {others}"
     if outcome.ending is not None:
         return f"{outcome.ending.value} with the bound {left}. Go on with fit(..., init=result)"
@@ -279,7 +280,7 @@ _WIDE = (
 )
 
 
-def _others(outcome: Outcome, exploration: float) -> str:
+def _others(outcome: Outcome, effort: str) -> str:
     """What is known of other optima."""
     found, best = outcome.exploration, outcome.optimum
     count = found.num_starts
@@ -305,7 +306,8 @@ def _others(outcome: Outcome, exploration: float) -> str:
     starts += f"; others have not been ruled out: {why}"
     if outcome.ending is not None:
         return f"{starts}. The search for them was cut short: {outcome.ending.value}"
-    return f"{starts}. exploration={2 * exploration:g} would make twice as many starts"
+    more = f". effort={THOROUGH!r} looks {EFFORTS[THOROUGH]:g} times as long" * (effort != THOROUGH)
+    return starts + more
 
 
 def _widest(stddevs: dict[str, np.ndarray]) -> tuple[str, float]:

@@ -13,7 +13,7 @@ from ngvi._warn import warn
 from ngvi.conjugate.guide import ConjugateGuide
 from ngvi.inference.arguments import checked
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.options import FitOptions
+from ngvi.inference.options import EFFORTS, FitOptions
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,7 @@ class Request:
 
     tolerance: float
     max_steps: int
-    exploration: float | None = None
     effort: str = "standard"
-    deterministic: bool = False
     progress_bar: bool = False
     time_limit: float = math.inf  #: in seconds, from now on
     callback: Callable[[int, float, float], object] | None = None
@@ -46,8 +44,7 @@ class Request:
     @property
     def share(self) -> float:
         """What the search for other optima may cost, per cost of the way to the best."""
-        by_effort = getattr(self.options.effort, self.effort)
-        return by_effort if self.exploration is None else self.exploration
+        return EFFORTS[self.effort]
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Request:

@@ -76,16 +76,11 @@ class Runs:
     ) -> None:
         self.problem, self.rng, self.monitor = problem, rng, monitor
         self.tolerance, self.options = request.tolerance, request.options
-        self._is_deterministic = request.deterministic
         self.waiting: list[Run] = []
         self.optima: list[Optimum] = []
         self.current: Run | None = None
         self.checked: tuple[State | None, Finding | None] = None, None
-        options, patience = self.options.multi_start, self.options.multi_start.patience
-        if patience:  # where a group is dear a first stage alone may take as much
-            least = options.patience_groups * problem.objective.groups.cost.num_gradients
-            patience = max(patience, least)
-        self.patience = patience * max(1.0, request.share)
+        self.patience = self.options.multi_start.patience * max(1.0, request.share)
         self._dear_limit = math.inf  # of all gradients, once dear searches have begun
 
     @property
@@ -105,10 +100,7 @@ class Runs:
         """A search that has yet to begin, whose steps follow those of another."""
         trace = None if before is None else before.trace
         options = self.tolerance, self.options, self.monitor
-        search = kind(self.problem, self.rng, *options, state, trace)
-        if isinstance(search, LocalSearch):
-            search.is_deterministic = self._is_deterministic
-        return search
+        return kind(self.problem, self.rng, *options, state, trace)
 
     def coarse(self, start: Start | Run, max_steps: float, max_cost: float = math.inf) -> Run:
         """A run at the end of its first stage, or where its steps end; a run goes on."""

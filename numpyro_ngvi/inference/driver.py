@@ -52,8 +52,6 @@ def fit(
     tolerance: float = 0.05,
     max_steps: int = 1000,
     effort: str = "standard",
-    exploration: float | None = None,
-    deterministic: bool = False,
     time_limit: float = math.inf,
     callback: Callable | None = None,
     checkpoint: str | PathLike | None = None,
@@ -111,7 +109,7 @@ class _FitCall(FitCall):
             library = self.result_type.library
             path, seeds = given["checkpoint"], seeds.tolist()
             self.checkpoint = Checkpoint(path, library, seeds, self.facts, keeps_seeds=True)
-        self.rng = np.random.default_rng(0 if self.request.deterministic else seeds)
+        self.rng = np.random.default_rng(seeds)
 
     @staticmethod
     def to_own(batch: Any) -> Any:

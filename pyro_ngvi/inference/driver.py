@@ -59,8 +59,6 @@ def fit(
     tolerance: float = 0.05,
     max_steps: int = 1000,
     effort: str = "standard",
-    exploration: float | None = None,
-    deterministic: bool = False,
     time_limit: float = math.inf,
     callback: Callable | None = None,
     checkpoint: str | PathLike | None = None,
@@ -89,7 +87,7 @@ def fit(
     The parameter store holds the fitted parameters afterwards, as after ``SVI``; the model's own
     start from the values that they have in it. The guide that ``fit`` makes starts anew: those of
     its names in the store are replaced, and survive in the result of their fit. The random numbers
-    follow ``pyro.set_rng_seed``; a fit takes four of torch's, and none if it is ``deterministic``.
+    follow ``pyro.set_rng_seed``; a fit takes four of torch's.
 
     :param process_group: of ``torch.distributed``, whose workers all make this call, each with its
         own rows in a plate that says how many there are in all, ``pyro.plate("data",
@@ -118,8 +116,7 @@ class _FitCall(FitCall):
     def __init__(self, given: dict[str, Any], fit: Callable) -> None:
         _check_gradients()
         super().__init__(given, fit)
-        is_deterministic, group = self.request.deterministic, given["process_group"]
-        seeds = [0] if is_deterministic else torch.randint(2**32, (4,), device="cpu").tolist()
+        group, seeds = given["process_group"], torch.randint(2**32, (4,), device="cpu").tolist()
         if self.batches is not None and group is not None:
             raise ValueError("batches= and process_group= do not go together: take one of them.")
         self.workers = None if group is None else Workers(group)
@@ -133,7 +130,7 @@ class _FitCall(FitCall):
             seeds = self.workers.object_of_first(seeds)
         self._seed, self.replays = seeds[0], Replays()
         self._plans: list[Plan] = []
-        self.rng = np.random.default_rng(0 if is_deterministic else seeds)
+        self.rng = np.random.default_rng(seeds)
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         run = model, self.args, self.kwargs, guide, make_guide, self.starts

@@ -124,8 +124,6 @@ def test_behind_a_handler_the_call_is_explained_once_it_has_failed():
         ("checkpoint", "", "checkpoint must be the path of a file, .* got ''"),
         ("callback", lambda step: None, r"callback must be .*lambda>\(step\) does not take three"),
         ("callback", 3, "callback must be a function of the number of steps.*got 3"),
-        ("exploration", "much", "exploration must be a number, zero or more.*got 'much'"),
-        ("exploration", True, "exploration must be a number, zero or more.*got True"),
         ("curvature", "exact", "curvature='exact'. Choose one of .*'spherical'"),
         ("batches", np.zeros((3, 2)), "batches must be an iterable.*row by row"),
         ("batches", "data.csv", "batches must be an iterable of batches, got 'data.csv'"),
@@ -137,10 +135,7 @@ def test_behind_a_handler_the_call_is_explained_once_it_has_failed():
         ("max_steps", 0, "max_steps"),
         ("tolerance", 0.0, "tolerance must be positive"),
         ("tolerance", np.nan, "tolerance"),
-        ("exploration", -1.0, "exploration must be a number, zero or more"),
-        ("exploration", np.nan, "exploration"),
         ("time_limit", 0.0, "time_limit must be positive, in seconds"),
-        ("deterministic", "yes", "deterministic"),
     ],
 )
 def test_an_option_is_refused_by_its_name(option, value, words):

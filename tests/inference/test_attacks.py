@@ -246,7 +246,7 @@ def test_on_two_threads_a_fit_goes_on_to_the_same_bits_and_after_one_thread_to_t
         pyro.set_rng_seed(0)
         torch.set_num_threads(threads)
         return fit(
-            model, y, exploration=0, max_steps=3, progress_bar=False, **options
+            model, y, effort="quick", max_steps=3, progress_bar=False, **options
         ).posterior.mean
 
     def gone_on(one, other):
@@ -278,7 +278,7 @@ def model(y):
 
 if len(jax.devices()) == 2:
     y = jax.device_put(np.arange(3.0), jax.devices()[1])
-    fit(model, y, exploration=0, progress_bar=False).save(sys.argv[1])
+    fit(model, y, effort="quick", progress_bar=False).save(sys.argv[1])
 place = sys.argv[2] if len(sys.argv) == 3 else None
 result = FitResult.load(sys.argv[1], model, **({} if place is None else {"device": place}))
 (place,) = result.args[0].devices()

@@ -51,7 +51,7 @@ def data(seed=0, count=6):
 
 
 def fitted(model, *args, **kwargs):
-    return fit(model, *args, progress_bar=False, exploration=0.0, **kwargs)
+    return fit(model, *args, progress_bar=False, effort="quick", **kwargs)
 
 
 def everything(result, x):

@@ -186,7 +186,7 @@ def test_it_is_tried_where_more_than_the_tolerance_may_be_missed(expected, how, 
     assert is_worthwhile(how, ready(**options), outcome, large) is (expected and how is True)
 
 
-def first(outcome, how="auto", set_up=ready, share=1.0, **options):
+def first(outcome, how="auto", set_up=ready, effort="standard", **options):
     """What comes of locals by their modes, before anything else is fitted."""
 
     def search(problem, is_good):
@@ -195,7 +195,7 @@ def first(outcome, how="auto", set_up=ready, share=1.0, **options):
         return outcome
 
     one = ready(sites=WITH_A_GLOBAL, **options)
-    request = Request(0.05, 100, exploration=share)
+    request = Request(0.05, 100, effort=effort)
     found = alone(one, how, set_up, search, request)
     return found, one.problem.objective.cost.gradients
 
@@ -248,16 +248,8 @@ def test_what_cannot_be_fitted_by_modes_is_fitted_as_it_is_without_a_word():
 
 
 def test_an_optimum_is_enough_where_others_are_not_asked_for():
-    assert first(ended(gap=0.5, explored=False), share=0.0)[0].is_enough
-    for request in (REQUEST, dataclasses.replace(REQUEST, deterministic=True)):
-        kept = alone(
-            ready(sites=WITH_A_GLOBAL),
-            "auto",
-            ready,
-            lambda *_: ended(gap=0.5, explored=False),
-            request,
-        )
-        assert kept.is_enough is request.deterministic
+    assert first(ended(gap=0.5, explored=False), effort="quick")[0].is_enough
+    assert not first(ended(gap=0.5, explored=False))[0].is_enough
 
 
 def test_parameters_of_the_models_own_go_on_from_the_first_fit():
@@ -323,9 +315,9 @@ def fitted(ppl):
         ppl.forget()
         model, data = models.eight_schools(ppl), map(ppl.array, models.eight_schools_data())
         data = tuple(data)
-        plain = ppl.fit(model, *data, seed=1, deterministic=True, reparametrize=False)
+        plain = ppl.fit(model, *data, seed=1, effort="quick", reparametrize=False)
         ppl.forget()
-        result = ppl.fit(model, *data, seed=2, deterministic=True, reparametrize=True)
+        result = ppl.fit(model, *data, seed=2, effort="quick", reparametrize=True)
         store = None if ppl.is_numpyro else set(ppl.lib.get_param_store())
         _FITTED[ppl.name] = plain, result, store
     return _FITTED[ppl.name]
@@ -335,9 +327,8 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
     plain, result, store = fitted
     assert type(plain.guide).__name__ == "NaturalGaussianGuide" and len(plain.restarts) == 1
     assert type(result.guide).__name__ == "ReparametrizedGaussianGuide" and result.converged
-    assert result.bound == pytest.approx(-31.40375, abs=1e-4)  # in both packages
-    assert plain.bound < BEST_EIGHT_SCHOOLS + 4 * plain.bound_error < result.bound
-    assert plain.trace.distances[-1] < 1e-4
+    assert result.bound == pytest.approx(-31.40, abs=0.05)  # in both packages
+    assert plain.bound - 4 * plain.bound_error < BEST_EIGHT_SCHOOLS < result.bound
     assert [one.name for one in result.restarts] == ["the guide's start"]
     assert re.search(r"locals +by their modes given the rest\n", repr(result))
     names = {marginal.name for marginal in result.diagnose(num_draws=50).marginals}
@@ -352,8 +343,8 @@ def test_the_fit_by_modes_that_came_first_leaves_a_result_like_any_other(ppl, fi
     ppl.forget()
     model, data = models.eight_schools(ppl), map(ppl.array, models.eight_schools_data())
     options = FitOptions(mode_centred_miss=0.0)
-    result = ppl.fit(model, *data, seed=2, deterministic=True, options=options)
-    assert result.bound == pytest.approx(fitted[1].bound, abs=0.01)
+    result = ppl.fit(model, *data, seed=2, effort="quick", options=options)
+    assert result.bound == pytest.approx(fitted[1].bound, abs=0.05)
     assert [one.name for one in result.restarts] == [BY_MODES, "the guide's start"]
     assert result.cost.gradients < 0.7 * (fitted[0].cost.gradients + 2 * fitted[1].cost.gradients)
     assert result.sample(3)["eta"].shape == (3, 8)

@@ -105,7 +105,7 @@ def test_the_verdict_and_its_sentence_agree(found, verdict):
             outcome(explored=OF_FIRST),
             "8 of 12 starts led to it, 1 to no optimum, 3 to others of the",
         ),
-        (outcome(explored=NOT_OVER), "with probability 0.31. exploration=2 would make twice"),
+        (outcome(explored=NOT_OVER), "better one with probability 0.31"),
         (outcome(explored=NONE), "other optima have not been looked for"),
     ],
 )
@@ -113,8 +113,10 @@ def test_what_is_known_of_other_optima_is_told_in_numbers(found, expected):
     assert expected in words(found)
 
 
-def test_the_share_that_is_advised_is_twice_the_users():
-    assert "exploration=6 would" in words(outcome(explored=NOT_OVER), exploration=3.0)
+def test_more_effort_is_advised_where_there_is_more():
+    found = outcome(explored=NOT_OVER)
+    assert words(found, effort="standard").endswith("effort='thorough' looks 8 times as long")
+    assert "effort=" not in words(found, effort="thorough")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def check_sentence(rng):
         others = re.search(r", (\d+) to (?:one|\d+) that", said)
         assert led + none + (int(others[1]) if others else 0) <= of, said
     if found.verdict == LOCAL and ending is not None and num_starts:
-        assert "exploration=" not in said
+        assert "effort=" not in said
 
 
 def test_a_limit_above_the_tolerance_is_no_certificate():
@@ -252,9 +254,9 @@ def test_cheap_steps_are_advised_for_many_latents_that_are_no_locals(recwarn):
 
 
 def test_a_request_is_that_of_fits_arguments():
-    given = {"tolerance": 0.1, "max_steps": 7, "options": None, "model": print, "exploration": 0.5}
+    given = {"tolerance": 0.1, "max_steps": 7, "options": None, "model": print, "effort": "quick"}
     found = Request.of(given)
-    assert (found.tolerance, found.max_steps, found.exploration) == (0.1, 7, 0.5)
+    assert (found.tolerance, found.max_steps, found.share) == (0.1, 7, 0.0)
     assert found.options == FitOptions()
 
 

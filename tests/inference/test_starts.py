@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.inference.map_ascent import KnownMode, map_ascents
+from ngvi.inference.map_ascent import map_ascents
 from ngvi.inference.options import FitOptions, StartOptions
 from ngvi.inference.starts import GUIDE, HIGH_POINT, MEAN_FIELD, MODE, PRIOR, Starts
 from tests.inference.numpy_problem import (
@@ -19,7 +19,6 @@ from tests.inference.numpy_problem import (
     gaussian,
     mixture,
     monitored,
-    normal,
 )
 
 OPTIONS = StartOptions()
@@ -181,31 +180,6 @@ def test_points_share_runs_and_do_not_know_of_each_other():
     for end, point in zip(together, points, strict=True):
         (alone,) = map_ascents(target.problem(), target.initial, point[None], OPTIONS)
         np.testing.assert_allclose(alone.mean, end.mean, rtol=1e-6)
-
-
-def test_ascents_end_early_at_a_known_mode_and_at_no_other():
-    target, factor = Target(TWO), np.diag([0.3, 0.3])
-    problem = target.problem()
-    state = State(np.full(2, 3.95), np.log(np.full(2, 0.3)))
-    known = KnownMode.of(problem, state, factor)
-    np.testing.assert_allclose(known.mode.mean, MODES[1], atol=0.05)
-    points = np.random.default_rng(0).uniform(-2.0, 6.0, (20, 2))
-    costs, ends = [], []
-    for mode in (None, known):
-        before = target.cost.gradients
-        ends.append(map_ascents(problem, state, points, OPTIONS, factor, mode))
-        costs.append(target.cost.gradients - before)
-    gaps = [end.height - full.height for end, full in zip(ends[1], ends[0], strict=True)]
-    assert gaps == pytest.approx(np.zeros(20), abs=0.25) and costs[1] < costs[0]
-    assert 0 < sum(end is known.mode or end.mean is known.mode.mean for end in ends[1]) < 20
-
-
-def test_where_the_density_is_not_as_a_gaussian_says_no_mode_is_known():
-    ripples = Target(lambda x: normal(x / 50.0) + 8.0 * np.cos(x).sum(-1))
-    state = State(np.full(2, 30.0), np.zeros(2))
-    assert KnownMode.of(ripples.problem(), state, 3.0 * np.eye(2)) is None
-    nowhere = Target(lambda x: np.full(len(x), -np.inf))
-    assert KnownMode.of(nowhere.problem(), nowhere.initial, np.eye(2)) is None
 
 
 @pytest.mark.filterwarnings("error")

@@ -8,7 +8,6 @@ import pytest
 from ngvi.inference import monitor as clock
 from ngvi.inference.api import optimise
 from ngvi.inference.mixture_fit import mixed
-from ngvi.inference.options import EffortOptions, FitOptions
 from ngvi.inference.outcome import Ending, in_words
 from ngvi.inference.problem import Forwarding
 from ngvi.inference.request import Request
@@ -109,9 +108,6 @@ def test_what_efforts_stand_for():
     ]
     assert shares == sorted(shares)
     assert shares[0] == 0.0
-    assert Request(0.05, 10, effort="thorough", exploration=0.5).share == 0.5
-    options = FitOptions(effort=EffortOptions(thorough=3.0))
-    assert Request(0.05, 10, effort="thorough", options=options).share == 3.0
     with pytest.raises(ValueError, match=r"effort must be one of 'quick'.*'much'"):
         Request(0.05, 10, effort="much")
 
