@@ -174,7 +174,7 @@ class Modes:
         runs, allowed = self.runs, self.runs.options.multi_start.degenerate
         if end.height > runs.level(runs.best) + allowed[0] + allowed[1] * len(end.mean):
             return  # so high that it has hardly any mass, as a funnel's
-        start = self.search.starts.at(end.mean, MODE, True)
+        start = self.search.starts.at(end.mean, MODE, runs.best.state)
         if start is None:
             return
         run = runs.coarse(start, 2 * runs.options.multi_start.first_steps)

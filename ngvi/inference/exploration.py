@@ -162,7 +162,7 @@ class Explorer:
         known = self._known(end)
         if known is not None or not self._may_go_on() or not math.isfinite(end.height):
             return known
-        start = self.starts.at(end.mean, MODE, is_mode=True) if end.is_mode else None
+        start = self.starts.at(end.mean, MODE, self.runs.best.state) if end.is_mode else None
         above = end.height - self.runs.level(self.runs.best)
         if start is None or above > self._allowed(self.options.degenerate):
             least = self.runs.best.validation.bound - self.options.coarse_gap

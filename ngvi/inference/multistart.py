@@ -226,7 +226,7 @@ class MultiStart:
         ends = sorted(ends, key=lambda end: (not end.is_mode, -end.height))
         for index, (end, point) in enumerate(zip(ends, points, strict=True)):
             if math.isfinite(end.height):
-                if start := self.starts.at(end.mean, MODE, end.is_mode):
+                if start := self.starts.at(end.mean, MODE):
                     yield start
             if start := self.starts.at(point, DRAW) if index else self.starts.high_point():
                 yield start

@@ -31,7 +31,7 @@ from ngvi.inference.estimate import State
 from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts_options import NutsOptions
 from ngvi.inference.problem import Problem
-from ngvi.inference.resampling import Resampling, weighed
+from ngvi.inference.resampling import weighed
 
 OPTIONS = NutsOptions()
 #: For a model without a density of all data.
@@ -129,8 +129,7 @@ def plan(
     :param whiten: from latent vectors to the coordinates of the best.
     :raises ValueError: if the log density is finite at no draw.
     """
-    resampling = Resampling(num_pilots=options.num_draws)
-    found = [weighed(problem, state, options.num_draws, rng, resampling) for state in states]
+    found = [weighed(problem, state, options.num_draws, rng) for state in states]
     evidence = np.array([one.evidence for one in found])
     weights = np.exp(evidence - np.logaddexp.reduce(evidence))
     middles = (np.arange(num_chains) + 0.5) / num_chains

@@ -216,10 +216,8 @@ class MultiStartOptions:
 class StartOptions:
     """Where runs begin."""
 
-    #: Standard deviations to try, the first of which is the guide's.
-    scales: tuple[float, ...] = (1.0, 0.1, 0.01, 1e-3)
-    #: Raw covariates overflow far sooner.
-    narrow_scales: tuple[float, ...] = (1e-4, 1e-5, 1e-6)
+    #: Standard deviations to try, the first of which is the guide's; raw covariates overflow soon.
+    scales: tuple[float, ...] = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
     #: Draws of the prior, and points of a box of this half width.
     num_prior: int = 100
     num_box: int = 100
@@ -240,16 +238,9 @@ class StartOptions:
     #: Heights of one mode, in nats, differ by so much, or by so many units of rounding.
     same_height: float = 0.1
     rounding_units: float = 4.0
-    #: Widths about a mode where the log density has fallen by so many nats, ...
-    width_fall: float = 0.5
-    #: ... in this range, the interval of whose logarithms is halved so often: to a factor of 1.4.
-    usual_widths: tuple[float, float] = (1e-6, 1e3)
-    width_halvings: int = 5
     #: Mean-field steps that come first where a group is dear, and what they leave, in nats.
     mean_field_steps: int = 100
     mean_field_gap: float = 1.0
-    #: Factors of its standard deviations: some of its draws may have no density.
-    fine_scales: tuple[float, ...] = (1.0, 0.7, 0.5, 0.35, 0.2)
 
 
 @dataclasses.dataclass(frozen=True)

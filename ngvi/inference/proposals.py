@@ -1,9 +1,7 @@
-"""Where draws for importance weights come from: the Gaussian, with heavier tails where they matter.
+"""Proposals of draws for importance weights: the Gaussian, whose few globals have heavier tails.
 
-Of few globals all together have the tails of a Student's t. Of many latents each by itself: half of
-the draws are the Gaussian's, and in each of the others one of the doubtful latents is a Student's
-t, with all others given it. All count by the density of the mixture (Owen and Zhou, 2000, *Safe and
-effective importance sampling*), so that no weight is more than twice what it was.
+Latents outside of plates, if they are few, have the tails of a Student's t, and all others are the
+Gaussian's given these.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from ngvi.inference.estimate import State
 from ngvi.inference.pareto import error_of_k, smoothed, tail_size
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE
-from ngvi.inference.weights_verdict import OPTIONS as VERDICT
 from ngvi.inference.weights_verdict import USABLE, Weights, errors_of
 
 
@@ -35,10 +32,6 @@ class Resampling(NamedTuple):
     num_pilots: int = 4000  #: draws of a round
     degrees: float = 5.0  #: of the t, which then has a variance and a third moment
     max_globals: int = 20  #: in more dimensions all draws of a t are far from the Gaussian's
-    doubtful: float = 0.5  #: a k-hat of weights times squares, from which on a latent is stretched
-    max_stretched: int = 20  #: at most, the worst first
-    stretch: float = 2.0  #: the scale of a stretched latent's t, in standard deviations
-    plain_part: float = 0.5  #: of the draws, in which none is stretched
 
 
 class Weighed:
@@ -82,15 +75,6 @@ class Weighed:
         error = error_of_k(self.pareto_k, tail_size(count))
         errors = errors_of(self.log_weights, self._missing, self.latents)
         return Weights(self.pareto_k, error, self.share, math.nan, count, errors=errors)
-
-    def shapes_of_squares(self, mean: np.ndarray) -> np.ndarray:
-        """The k-hat of weights times squared deviations of each latent, shape ``(d,)``."""
-        with np.errstate(divide="ignore"):
-            logs = (
-                2.0 * np.log(np.abs(some - at))
-                for some, at in zip(self.latents.T, mean, strict=True)
-            )
-            return np.array([smoothed(self.log_weights + one).shape for one in logs])
 
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draws as often as their weights say, shape ``(count, d)``."""
@@ -186,85 +170,26 @@ class JointTails(Proposal):
         return latents, log_q - normal + student
 
 
-class Stretched(Proposal):
-    """With Student's t of one latent in some of the draws, and all others given it."""
-
-    def __init__(
-        self, problem: Problem, state: State, indices: np.ndarray, options: Resampling
-    ) -> None:
-        super().__init__(problem, state, indices)
-        self._options = options
-        columns = self._covariance()
-        variances = columns[indices, np.arange(len(indices))]
-        self._stddevs, self._pull = np.sqrt(variances), columns / variances
-
-    def _moved(
-        self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        options, count = self._options, len(latents)
-        which = rng.integers(len(self.indices), size=count)
-        rows = np.flatnonzero(rng.uniform(size=count) >= options.plain_part)
-        stretched = options.stretch * rng.standard_t(options.degrees, len(rows))
-        changes = stretched - self._standard(latents)[rows, which[rows]]
-        steps = (changes * self._stddevs[which[rows]])[:, None] * self._pull[:, which[rows]].T
-        before, latents = self._standard(latents), latents.copy()
-        latents[rows] += steps
-        after = self._standard(latents)
-        squares = np.square(after[rows, which[rows]]) - np.square(before[rows, which[rows]])
-        log_q = log_q.copy()
-        log_q[rows] -= 0.5 * squares
-        ratios = _log_t(after / options.stretch, options.degrees) - math.log(options.stretch)
-        ratios += 0.5 * (np.square(after) + math.log(2 * math.pi))
-        of_others = np.logaddexp.reduce(ratios, 1) - math.log(len(self.indices))
-        plain = options.plain_part
-        return latents, log_q + np.logaddexp(math.log(plain), math.log1p(-plain) + of_others)
-
-    def _standard(self, latents: np.ndarray) -> np.ndarray:
-        return (latents[:, self.indices] - self._mean) / self._stddevs
-
-
 def proposal_for(
     problem: Problem, state: State, count: int, rng: np.random.Generator, options: Resampling
 ) -> Proposal:
-    """With the tails that a few draws ask for.
+    """With Student's tails of the globals, where these are few.
 
     :param count: of draws that are wanted, of which a round takes no more.
     """
     space = problem.space
-    count = min(options.num_pilots, count)
     sites = [site for site in space.sites if not site.plates]
     found = [i for site in sites for i in range(site.start, site.start + site.size)]
     # A mixture has no covariance along which tails could be heavier.
-    if space.noise_dim > space.dim:
+    if space.noise_dim > space.dim or not 0 < len(found) <= options.max_globals:
         return Proposal(problem, state, np.array([], int))
-    if 0 < len(found) <= options.max_globals:
-        joint = JointTails(problem, state, np.array(found), options)
-        for _ in range(options.rounds):
-            pilot = joint.weighed(count, rng)
-            if pilot.pareto_k <= USABLE:
-                break
-            joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
-        return joint
-    plain = Proposal(problem, state, np.array([], int))
-    pilot = plain.weighed(count, rng)
-    indices = _doubtful(pilot, space.mean(state), options)
-    return Stretched(problem, state, indices, options) if indices.size else plain
-
-
-def _doubtful(pilot: Weighed, mean: np.ndarray, options: Resampling) -> np.ndarray:
-    """Latents whose variance hangs on few of the weighted draws, the worst first."""
-    if pilot.pareto_k == 0.0 or len(mean) > VERDICT.max_latents:
-        return np.array([], int)
-    shapes = pilot.shapes_of_squares(mean)
-    order = np.argsort(-shapes, kind="stable")[: options.max_stretched]
-    return order[shapes[order] > options.doubtful]
-
-
-def _log_t(values: np.ndarray, degrees: float) -> np.ndarray:
-    """The log density of Student's t."""
-    constant = math.lgamma(0.5 * (degrees + 1)) - math.lgamma(0.5 * degrees)
-    constant -= 0.5 * math.log(degrees * math.pi)
-    return constant - 0.5 * (degrees + 1) * np.log1p(np.square(values) / degrees)
+    joint = JointTails(problem, state, np.array(found), options)
+    for _ in range(options.rounds):
+        pilot = joint.weighed(min(options.num_pilots, count), rng)
+        if pilot.pareto_k <= USABLE:
+            break
+        joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
+    return joint
 
 
 def _log_det(root: np.ndarray) -> float:

@@ -3,12 +3,10 @@
 The bound is blind to where the Gaussian is and the posterior is not: between the scale of some
 effects and zero there is a tail that a Gaussian in the scale's logarithm does not have. So the
 latents outside of plates, if they are few, are drawn from a Student's t, and all others from the
-Gaussian given them; otherwise those whose variance hangs on few draws, one in each draw
-(:mod:`~ngvi.inference.proposals`). The t has the Gaussian's location and scale, or where weights of
-a few draws have too heavy a tail the moments by these (Paananen et al., 2021, *Implicitly adaptive
-importance sampling*, Statistics and Computing 31). Weights are Pareto smoothed
-(:mod:`~ngvi.inference.psis`), and draws resampled systematically (Kitagawa, 1996). Whether they are
-as wide as the posterior its own dynamics tell (:mod:`~ngvi.inference.moved`).
+Gaussian given them (:mod:`~ngvi.inference.proposals`). The t has the Gaussian's location and scale,
+or where weights of a few draws have too heavy a tail the moments by these (Paananen et al., 2021,
+*Implicitly adaptive importance sampling*, Statistics and Computing 31). Weights are Pareto smoothed
+(:mod:`~ngvi.inference.psis`), and draws resampled systematically (Kitagawa, 1996).
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.inference.estimate import State
-from ngvi.inference.moved import spread_of_moved
 from ngvi.inference.problem import Problem
 from ngvi.inference.proposals import Proposal, Resampling, Weighed, proposal_for
 from ngvi.inference.psis import LIMITS, Diagnostics
@@ -65,7 +62,7 @@ def corrected(
 
     They have a fault where the tail of the weights, or of these times a latent's squared
     deviations, may hold too much beyond the largest draw, or where they are worth too few. More are
-    drawn until that is certain. The last fault is that the posterior's own dynamics spread them.
+    drawn until that is certain.
 
     :param state: of which they are made, by their weights.
     :param num_samples: how many.
@@ -95,10 +92,6 @@ def _corrected(
     if (more := int(min(wanted, most)) - found.num_drawn) > 0:
         found = found.joined(proposal.weighed(more, rng))
     fault = _fault(found, sites, options)
-    if not fault and found.share < VERDICT.alike:
-        narrow = _in_words(spread_of_moved(problem, state, found, rng), sites)
-        if narrow:
-            fault = f"moved by the posterior's own dynamics {narrow}, so that they are too narrow"
     are_many = not fault or found.effective >= options.least_effective
     return CorrectedDraws(found.resampled(num_samples, rng), found.pareto_k, fault, are_many)
 
@@ -154,9 +147,3 @@ def with_heavier_tails(
     words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}), by "
     words += "result.sample(corrected=True)"
     return dataclasses.replace(found, verdict=found.verdict.replace(WAY_ON, words))
-
-
-def _in_words(factors: np.ndarray, sites: Sequence[Site]) -> str:
-    """Of which latents draws spread, the worst first; or nothing."""
-    order = [int(i) for i in np.argsort(-factors)[:3] if factors[i] > 1.0]
-    return ", ".join(f"{name_of(i, sites)} spreads {factors[i]:.1f} times as far" for i in order)

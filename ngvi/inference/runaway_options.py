@@ -14,23 +14,14 @@ class RunawayOptions:
     far: float = 30.0
     #: It is looked for at so many times that distance: tails that can be integrated fall there.
     farther: tuple[float, float] = (4.0, 16.0)
-    #: A latent that may be a logarithm is worth a look from so far on: a factor of 2e4.
-    far_logarithm: float = 10.0
     #: Latents up to which the axis that moves the density least is looked for: two gradients each.
     most_axes: int = 500
     #: Parts of the longest axis that is gone along, of its largest: smaller ones are what data
     #: determine, and move little.
     parts_of_axis: tuple[float, ...] = (0.0, 1e-3, 0.1)
-    #: Where rounding moves latents by this much and more, nobody can look farther out: ...
-    rounded: float = 1e-2
-    #: ... the log density is flat if it falls by less, in nats, from a sixteenth of the width on. A
-    #: Gaussian's falls by half a nat. That of exponentials is flat if it changes by less.
-    flat: float = 0.1
     #: A parameter that has moved so far, unconstrained, is worth a look, ...
     parameter_far: float = 2.0
     #: ... at so many units from where it is, the first of them backwards.
     parameter_moves: tuple[float, ...] = (-1.0, 1.0, 2.0, 4.0)
     #: Draws that see all of it.
     num_draws: int = 64
-    #: Of these draws, which are no part of the fit's own.
-    seed: int = 0

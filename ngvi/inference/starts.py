@@ -95,13 +95,13 @@ class Starts:
 
     def own(self) -> Start | None:
         """The guide's, or as near to it as the bound is finite."""
-        space, options = self.problem.space, self.options.starts
-        sample = self._sample()
+        space, scales, sample = self.problem.space, self.options.starts.scales, self._sample()
+        narrow = len(scales) // 2 + 1
         return (
             self.usable(space.initial, GUIDE, sample)
-            or self._first(None, 1.0, options.scales[1:], GUIDE, sample)
+            or self._first(None, 1.0, scales[1:narrow], GUIDE, sample)
             or self.high_point()
-            or self._first(None, 1.0, options.narrow_scales, GUIDE, sample)
+            or self._first(None, 1.0, scales[narrow:], GUIDE, sample)
         )
 
     def of_prior(self) -> Start | None:
@@ -127,9 +127,8 @@ class Starts:
         search.advance(max_steps=options.mean_field_steps)
         space = self.problem.space
         sd = np.concatenate(list(space.stddevs(search.state).values()))
-        scales = (*options.fine_scales, *options.scales[1:])
         sample = self._sample()
-        found = self._at_scales(space.mean(search.state), sd, scales, MEAN_FIELD, sample)
+        found = self._at_scales(space.mean(search.state), sd, options.scales, MEAN_FIELD, sample)
         steps = self._parameter_steps(search.state)
         for one in found:
             if not steps:
@@ -144,30 +143,26 @@ class Starts:
         space, options = self.problem.space, self.options.starts
         sample = self._sample()
         sd = 1.0 if self.prior is None else np.minimum(self.prior.sd, 1.0)
-        # About the guide's own mean as narrow as it takes: elsewhere the density may be a plateau.
-        scales: tuple[float, ...] = options.scales + options.narrow_scales
         for point in (space.mean(space.initial), *self.highest(5)):
             (end,) = map_ascents(self.problem, space.initial, point[None], options)
             if math.isfinite(end.height):
-                found = self._highest(self._at_scales(end.mean, sd, scales, HIGH_POINT, sample))
+                found = self._highest(
+                    self._at_scales(end.mean, sd, options.scales, HIGH_POINT, sample)
+                )
                 if found is not None:
                     return found
-            scales = options.scales
         return None
 
-    def at(self, mean: np.ndarray, name: str, is_mode: bool = False) -> Start | None:
+    def at(self, mean: np.ndarray, name: str, near: State | None = None) -> Start | None:
         """About a mean, with the scale whose bound is best.
 
-        :param is_mode: whether it is a mode, where each latent has a scale of its own.
+        :param near: a Gaussian whose standard deviations say how wide another may be.
         """
-        options, sample = self.options.starts, self._sample()
-        if is_mode:
-            found = self._first(mean, self.widths(mean), (1.0,), name, sample)
-            if found is not None:
-                return found
-        return self._highest(
-            self._at_scales(mean, 1.0, options.scales[1:], name, sample)
-        ) or self._first(mean, 1.0, options.narrow_scales, name, sample)
+        sd, scales = 1.0, self.options.starts.scales[1:]
+        if near is not None:
+            sd = np.concatenate(list(self.problem.space.stddevs(near).values()))
+            scales = self.options.starts.scales
+        return self._highest(self._at_scales(mean, sd, scales, name, self._sample()))
 
     def broad(self, mean: np.ndarray) -> Start | None:
         """About a mean, as broad as the prior or narrower, with the highest bound."""
@@ -225,27 +220,6 @@ class Starts:
         order = np.argsort(-np.where(np.isfinite(values), values, -np.inf))[:count]
         return points[order[np.isfinite(values[order])]]
 
-    def widths(self, mean: np.ndarray) -> np.ndarray:
-        """How far from a mode, along each latent alone, the log density falls by half a nat.
-
-        These are the standard deviations of the best mean field, if the posterior is a Gaussian.
-
-        :return: shape ``(d,)``.
-        """
-        options, initial, dim = self.options.starts, self.problem.space.initial, len(mean)
-        log_density = functools.partial(self.problem.objective.log_density, initial)
-        low, high = (np.full(dim, end) for end in options.usual_widths)
-        (level,) = log_density(mean[None])
-        for _ in range(options.width_halvings):
-            middle = np.sqrt(low * high)
-            steps = np.diag(middle)
-            values = log_density(np.concatenate([mean + steps, mean - steps]))
-            with np.errstate(invalid="ignore", over="ignore"):  # beside the support's edges
-                fall = level - values.reshape(2, dim).mean(0)
-            is_narrow = fall < options.width_fall  # not where it is NaN
-            low, high = np.where(is_narrow, middle, low), np.where(is_narrow, high, middle)
-        return np.sqrt(low * high)
-
     @functools.cached_property
     def pool(self) -> tuple[np.ndarray, np.ndarray]:
         """Points and their log densities."""
@@ -279,7 +253,13 @@ class Starts:
 
     @staticmethod
     def _highest(starts: Iterable[Start]) -> Start | None:
-        return max(starts, key=lambda start: start.value, default=None)
+        """Return the last of these up to which the bound rises, the broadest first."""
+        best = None
+        for start in starts:
+            if best is not None and start.value <= best.value:
+                break
+            best = start
+        return best
 
     def _parameter_steps(self, state: State) -> list[np.ndarray]:
         space = self.problem.space

@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from ngvi.inference import proposals, psis, resampling
-from ngvi.inference.moved import spread_of_moved
 from ngvi.inference.outcome import FoundOptimum
 from ngvi.inference.validation import Validation
 from ngvi.inference.weights_verdict import WAY_ON
@@ -123,34 +122,6 @@ def test_globals_in_many_dimensions_keep_the_gaussian_s_tails():
     assert len(np.unique(found, axis=0)) == NUM
 
 
-class Heavy(Skew):
-    """21 globals, one of them with the tails of a Laplace distribution, on which another hangs."""
-
-    dim = 21
-    sites = (Site("w", 0, (21,)),)
-
-    def log_density(self, state, latents):
-        w = latents.T
-        rest = stats.norm.logpdf(w[2:]).sum(0) + stats.norm.logpdf(w[1], w[0], 0.5)
-        return rest + stats.laplace.logpdf(w[0])
-
-
-def test_a_heavy_tail_among_many_globals_is_drawn():
-    """Where all together are too many for a t, the one that asks for it is stretched."""
-    root = np.eye(21)
-    root[1, :2] = 1.0, 0.5
-    state = np.zeros(21), root
-    rng = np.random.default_rng(0)
-    plain = proposals.Proposal(Heavy(dim=21), state, np.array([], int)).weighed(5000, rng)
-    assert plain.pareto_k > 0.45
-    found = resampling.weighed(Heavy(dim=21), state, 5000, rng)
-    assert found.pareto_k < 0.3
-    weights = np.exp(found.log_weights)
-    assert weights @ found.latents[:, 0] ** 2 == pytest.approx(2.0, rel=0.12)
-    assert weights @ found.latents[:, 1] ** 2 == pytest.approx(2.25, rel=0.12)
-    assert found.evidence == pytest.approx(0.0, abs=0.05)
-
-
 def test_where_heavier_tails_do_what_the_gaussian_s_weights_cannot_it_is_said():
     """The law of a half-Cauchy variable's logarithm, whose tails are exponential."""
 
@@ -206,14 +177,6 @@ class Banana(Skew):
         return stats.norm.logpdf(x, 0, self.far) + stats.norm.logpdf(y, 0.5 * x**2, self.width)
 
 
-def test_draws_that_the_posterior_s_own_dynamics_spread_are_too_narrow():
-    narrow = np.zeros(2), np.diag([0.3, 0.06])
-    rng = np.random.default_rng(0)
-    found = proposals.Proposal(Banana(dim=2), narrow, np.array([], int)).weighed(4000, rng)
-    factors = spread_of_moved(Banana(dim=2), narrow, found, rng)
-    assert factors[0] > 1.2
-
-
 class Rare(Skew):
     """The global is a Student's t, with tails that are heavier than those of the proposal."""
 
@@ -232,21 +195,6 @@ def test_a_variance_that_hangs_on_rare_draws_is_told_where_the_weights_do_not():
     assert "scale" in told.fault
     light = resampling.weighed(Skew(), _best(), NUM, np.random.default_rng(0))
     assert light.judged.are_right(2)
-
-
-def test_draws_of_the_posterior_itself_stay():
-    class Gaussian(Skew):
-        dim = 5
-        sites = (Site("w", 0, (5,)),)
-
-        def log_density(self, state, latents):
-            return stats.norm.logpdf(latents).sum(1)
-
-    state = np.zeros(5), 0.9 * np.eye(5)
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        found = resampling.weighed(Gaussian(dim=5), state, 4000, rng)
-        assert (spread_of_moved(Gaussian(dim=5), state, found, rng) == 1.0).all()
 
 
 def _moments(draws: dict) -> tuple[np.ndarray, np.ndarray]:
