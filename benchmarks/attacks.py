@@ -74,7 +74,7 @@ class Package:
 
     def bits(self, result: Any) -> str:
         """Of all numbers of a result that a fit decides."""
-        numbers = [value.tobytes() for value in result._flat(result.params).values()]
+        numbers = [value.tobytes() for value in result._files.flat(result.params).values()]
         spent = [getattr(result.cost, name) for name in ("gradients", "products", "values")]
         text = repr((result.losses.tolist(), spent, result.reason)).encode()
         return hashlib.sha256(b"".join([*numbers, text])).hexdigest()

@@ -109,7 +109,7 @@ def _row(
         "bound": f"{result.bound:.3f}",
         "error": f"{result.bound_error:.3f}",
         "papers": f"{result.bound + constant:.1f}" if constant else "",
-        "steps": str(result.num_steps),
+        "steps": str(len(result.trace)),
         "gradients": str(cost(result).gradients),
         "products": str(cost(result).products),
         "seconds": f"{seconds:.1f}",

@@ -67,7 +67,7 @@ def measure(ppl_name: str, dim: int) -> dict[str, Any]:
         found[kind] = time.process_time() - begin
         found.setdefault("cost", [result.cost.gradients + result.cost.products, result.cost.values])
         found.setdefault("verdict", result.verdict)
-        found.setdefault("steps", result.num_steps)
+        found.setdefault("steps", len(result.trace))
     return found
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from examples.machine import describe
 from ngvi.estimators.nodes import PredictorCovariance
 from ngvi.workflow.climb import climb, climb_all, polished
+from ngvi.workflow.rows_result import known_target, of_rows
 from tests.ppl import PPLS, load
 
 from . import pages
@@ -201,12 +202,11 @@ DATA = {
 
 def refit(result: Any, problem: Problem, unit: int, args: tuple) -> float:
     """The log predictive density of a row, or group, under the posterior without its data."""
-    with result._target(problem.plate, "loo") as (known, units):
+    with of_rows(result, problem.plate, "loo") as (known, units):
         whole, q, elements = known.target, known.q, units.elements(unit)
     fewer = result._with_fields(args=args)
-    with fewer._running():
-        target = fewer._known_target("loo").target
-        steps = climb(target, q, 500, LEFT)
+    with fewer._ppl.running(fewer):
+        steps = climb(known_target(fewer, "loo").target, q, 500, LEFT)
     return density(whole, steps.q, elements, units.count)
 
 
@@ -225,7 +225,7 @@ def density(whole: Any, q: Any, elements: np.ndarray, units: int) -> float:
 
 def all_exact(result: Any, problem: Problem) -> np.ndarray:
     """The same of all rows, or groups, by weights of zero."""
-    with result._target(problem.plate, "loo") as (known, units):
+    with of_rows(result, problem.plate, "loo") as (known, units):
         whole, q = known.target, known.q
         weights = np.repeat(whole.weights[None], units.count, 0)
         for unit, own in enumerate(weights):

@@ -230,7 +230,7 @@ def fit_from(model: Poisson, mu: float, variance: float) -> tuple[str, float]:
     result = fit(loglinear, model.y, guide=guide, progress_bar=False)
     q = result.posterior
     bound = model.bound(np.atleast_1d(q.mean), np.asarray(q.covariance_matrix))
-    return f"{result.num_steps} ({cost(result).gradients} gradients)", bound
+    return f"{len(result.trace)} ({cost(result).gradients} gradients)", bound
 
 
 def picture(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -64,8 +65,11 @@ def door_of_fields(cls: Class) -> Class:
     return cls
 
 
-def door_with_options_of(name: str) -> Callable[[Function], Function]:
-    """:func:`door` of a method that passes its other keywords on to another of its object."""
+def door_with_options_of(*names: str) -> Callable[[Function], Function]:
+    """:func:`door` of a method that passes its other keywords on to others of its object.
+
+    :param names: of these, dotted if they are a part's.
+    """
 
     def with_door(function: Function) -> Function:
         own = inspect.signature(function).parameters.values()
@@ -73,8 +77,9 @@ def door_with_options_of(name: str) -> Callable[[Function], Function]:
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            others = inspect.signature(getattr(args[0], name)).parameters.values()
-            passed = [one for one in others if one.kind is one.KEYWORD_ONLY]
+            others = (inspect.signature(operator.attrgetter(one)(args[0])) for one in names)
+            taken = (one for other in others for one in other.parameters.values())
+            passed = (one for one in taken if one.kind is one.KEYWORD_ONLY)
             _check_call(function, inspect.Signature([*named, *passed]), args, kwargs)
             return function(*args, **kwargs)
 

@@ -106,7 +106,7 @@ class Runs(ABC):
             "claimed": float(result.bound),
             "converged": is_certified(result),
             "reason": str(result.reason),
-            "steps": int(result.num_steps),
+            "steps": len(result.trace),
             "gradients": int(cost(result).gradients),
             "latents": int(result.dim),
         }

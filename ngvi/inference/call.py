@@ -170,7 +170,7 @@ class FitCall:
     @property
     def facts(self) -> Facts:
         """What this fit is of, for its checkpoint."""
-        given, found = self.given, Fingerprint(self.model, self.result_type._as_array)
+        given, found = self.given, Fingerprint(self.model, self.result_type._files.as_array)
         if self.batches is not None:
             found.add_rows(self.batches, "batches=")
         else:
@@ -184,7 +184,7 @@ class FitCall:
             found.add(type(given[name]).__qualname__, f"{name}=")
         found.add(getattr(given["guide"], "_requested_family", None), "the family of guide=")
         if given["init"] is not None:
-            found.add(given["init"]._flat(given["init"].params), "the parameters of init=")
+            found.add(given["init"]._files.flat(given["init"].params), "the parameters of init=")
         return found.facts
 
     # -- the call ---------------------------------------------------------------------

@@ -49,6 +49,26 @@ class NewGroups:
         return np.ix_(*axes) if all(map(len, axes)) else None
 
 
+def latent_names(result: Any) -> set[str]:
+    """Return the latents of a result that have a posterior of their own."""
+    own = {site.name for part in result._gaussians() for site in part.sites}
+    return own | {*getattr(result.guide, "conjugate", ())}
+
+
+def guide_for_groups(result: Any) -> Any:
+    """Return a guide for other groups, not set up, of a result with locals by conditional modes.
+
+    :raises ValueError: if its guide has none.
+    """
+    guide = result._gaussian()
+    if not hasattr(guide, "for_groups"):
+        raise ValueError(
+            "sample_groups needs locals by their modes given their data, and in this fit each has "
+            "parameters of its own: fit(..., guide=ReparametrizedGaussianGuide(model))."
+        )
+    return guide.for_groups(result.model)
+
+
 def new_groups(asked: Asked, fitted: Iterable[Site], found: Iterable[Site]) -> NewGroups | None:
     """Which latents of a prediction come from the prior; None if none does.
 

@@ -36,7 +36,7 @@ SIZES = Sizes()
 
 
 def final_bound(trace: Trace, part: float = 0.1) -> tuple[float, float]:
-    """The bound in nats and its standard error, from the last steps.
+    """Return the bound in nats and its standard error, from the last steps.
 
     Means are weighted by ``1 / (error^2 + distance^2)``, with the distance to the optimum where the
     trace has it: losses on the way there are not the bound's. Those that are not finite are left
@@ -69,8 +69,9 @@ def report(result: Any, complete: bool) -> str:
     :param complete: with the diagnostics, which are computed if they are not known.
     """
     state = result.verdict if result.converged else "NOT converged"
-    steps = "step" if result.num_steps == 1 else "steps"
-    lines = [f"FitResult: {state} after {result.num_steps} {steps}, {result.seconds:.1f} s"]
+    count = len(result.trace)
+    steps = "step" if count == 1 else "steps"
+    lines = [f"FitResult: {state} after {count} {steps}, {result.seconds:.1f} s"]
 
     def add(name: str, *values: str) -> None:
         wrap = functools.partial(textwrap.wrap, width=SIZES.of_words, break_on_hyphens=False)
@@ -228,7 +229,7 @@ def plot(result: Any) -> Any:
     _plot_marginals(figure.add_subplot(grid[1, 1]), diagnostics.worst(SIZES.num_shown))
     state = "converged" if result.converged else "not converged"
     dim = f"{result.dim:,}"
-    figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {result.num_steps} steps")
+    figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {len(result.trace)} steps")
     return figure
 
 

@@ -126,7 +126,7 @@ def check_start(
     """
     if init is not None and not isinstance(init, result_type):
         raise TypeError(
-            f"init must be the result of an earlier fit of {result_type.library}, got a "
+            f"init must be the result of an earlier fit of {result_type._ppl.library}, got a "
             f"{type(init).__name__} of {type(init).__module__.partition('.')[0]}. To start the "
             "mean somewhere, use init_loc_fn=init_to_value(values={...})."
         )

@@ -1,7 +1,8 @@
-"""What a fit returns, as far as it needs no tensor."""
+"""How a fit went, and what it has come to."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from os import PathLike
@@ -10,19 +11,20 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ngvi._door import TellsWhatItHas, door
-from ngvi.errors import check_flag, check_model
+from ngvi.errors import check_flag, check_model, shown
 from ngvi.inference import serialize
 from ngvi.inference.arguments import check_path, check_takes
 from ngvi.inference.change import Change
-from ngvi.inference.continued import ContinuedPosterior
+from ngvi.inference.file_hooks import FileHooks
+from ngvi.inference.hooks import Hooks
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.posterior import Parameters
 from ngvi.inference.problem import Cost
-from ngvi.inference.report import final_bound, plot, report
+from ngvi.inference.report import SIZES, final_bound, plot, report
 from ngvi.inference.request import check_guide
-from ngvi.inference.serialize import Saved
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
+from ngvi.latents import html
 
 #: What results of other libraries have, by what there is here.
 ELSEWHERE = {
@@ -30,6 +32,7 @@ ELSEWHERE = {
     "result.summary()": "mean means sd std stddev median quantiles hdi print_summary stats coef",
     "result.bound": "elbo evidence log_evidence logz lower_bound",
     "result.losses": "loss history elbos",
+    "len(result.trace)": "num_steps steps niter",
     "result.restarts": "starts",
     "result.validation": "audit",
     "result.cost": "num_evaluations nfev njev",
@@ -44,17 +47,27 @@ ELSEWHERE = {
 }
 
 
+#: Attributes that neither copies nor pickles of a result have: what it has found out of its rows,
+#: and what a package has found out of model, guide and arguments.
+KEPT, PLAN = "_known_rows", "_known_plan"
+
+
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class Result(TellsWhatItHas, ContinuedPosterior):
-    """A package's ``FitResult`` but for its draws."""
+class Fitted(TellsWhatItHas):
+    """A fitted Gaussian and the account of its fit: what a result knows without another run."""
 
-    #: The package that has made it, its families by name, and the classes of guides that a file
-    #: holds.
-    library: ClassVar[str]
+    _ppl: ClassVar[Hooks]
+    _files: ClassVar[FileHooks]
     _names_elsewhere = ELSEWHERE
-    _families: ClassVar[dict[str, type]]
-    _guides: ClassVar[tuple[type, ...]]
 
+    #: The model, and its arguments as given to ``fit``.
+    model: Callable
+    args: tuple = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: The guide, which is set up.
+    guide: Any
+    #: All parameters of model and guide, by their names.
+    params: dict[str, Any]
     #: What each step looked like.
     trace: Trace
     #: ``"certified"``: the bound is within the tolerance of this optimum, and no better one is
@@ -70,7 +83,7 @@ class Result(TellsWhatItHas, ContinuedPosterior):
     restarts: tuple[Restart, ...] = ()
     #: All optima that were found, the best first.
     optima: tuple[FoundOptimum, ...] = ()
-    #: What the posterior is of, if rows were added to a fit, or left out.
+    #: Rows added to, or removed from, the data of a fitted result.
     change: Change | None = None
     #: Wall-clock time of the fit.
     seconds: float
@@ -85,63 +98,69 @@ class Result(TellsWhatItHas, ContinuedPosterior):
 
     def __post_init__(self) -> None:
         self.params = Parameters(self.params)
+        self._ppl.begin(self)
 
-    # -- what a package adds ----------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in (KEPT, PLAN)}
 
-    @staticmethod
-    def _flat(params: dict[str, Any]) -> dict[str, np.ndarray]:
-        """The numbers of parameters, by flat names."""
-        raise NotImplementedError
+    def _with_fields(self, **fields: Any) -> Self:
+        """Return a copy, which computes its diagnostics anew."""
+        new = copy.copy(self)
+        vars(new).pop("diagnostics", None)
+        if PLAN in vars(self):
+            vars(new)[PLAN] = vars(self)[PLAN]
+        vars(new).update(fields)
+        if "params" in fields:
+            new.__post_init__()
+        return new
 
-    def _others(self) -> dict[str, Any]:
-        """What a file has to know besides, for JSON."""
-        return serialize.guide_options(self.guide, self._families, self._guides)
+    # -- the Gaussian -----------------------------------------------------------------
 
-    @staticmethod
-    def _as_array(value: Any) -> np.ndarray | None:
-        """The numbers of one of the PPL's arrays, or None for anything else."""
-        raise NotImplementedError
+    @property
+    def posterior(self) -> Any:
+        """The Gaussian over the unconstrained latent vector, as a distribution of the PPL.
 
-    @staticmethod
-    def _place(value: Any) -> str:
-        """The name of the device where one of the PPL's own arrays is."""
-        raise NotImplementedError
-
-    @staticmethod
-    def _own(array: np.ndarray, place: Any = "") -> Any:
-        """An array of the PPL.
-
-        :param place: the user's, or a name of :meth:`_place`, for where the PPL has it by itself if
-            there is no such device.
+        Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
         """
-        raise NotImplementedError
+        return self._ppl.distribution(self._gaussian(), self.params)
 
-    @staticmethod
-    def _at_a_third(support: Any, shape: tuple[int, ...], like: Any) -> float:
-        """The sum of the value into which a support takes unconstrained thirds, of this shape and
-        of the kind of an array.
+    def posterior_of(self, optimum: FoundOptimum) -> Any:
+        """Return the :attr:`posterior` at another optimum.
+
+        :param optimum: one of :attr:`optima`.
+        :raises TypeError: for anything else.
         """
-        raise NotImplementedError
+        if not isinstance(optimum, FoundOptimum):
+            raise TypeError(f"optimum must be one of result.optima, got {shown(optimum)}.")
+        return self._ppl.distribution(self._gaussian(), optimum.params)
 
-    @classmethod
-    def _rebuilt(
-        cls,
-        saved: Saved,
-        model: Callable,
-        args: tuple,
-        kwargs: dict[str, Any],
-        guide: Any,
-        make_guide: Any,
-    ) -> dict[str, Any]:
-        """Model, guide, parameters, optima, and fields of the package.
+    @property
+    def family(self) -> Any:
+        """The Gaussian over the unconstrained latent vector, in its own coordinates."""
+        return self._gaussian()._family_of(self.params)
 
-        :param guide: the user's, or None.
-        :param make_guide: makes another, if there is none.
-        """
-        raise NotImplementedError
+    @property
+    def family_name(self) -> str:
+        """The name of the family; of each, if the guide is a list with several Gaussians."""
+        return " + ".join(part.family.name for part in self._gaussians()) or "no Gaussian"
 
-    def _optima(self) -> tuple[FoundOptimum, ...]:
-        return self.optima
+    @property
+    def dim(self) -> int:
+        """The number of unconstrained latents that are Gaussian."""
+        return sum(part.latent_dim for part in self._gaussians())
+
+    def _gaussians(self) -> list[Any]:
+        """Return the ``NaturalGaussianGuide`` in the guide."""
+        return self._ppl.gaussians(self.guide)
+
+    def _gaussian(self) -> Any:
+        parts = self._gaussians()
+        if len(parts) != 1:
+            raise ValueError(
+                f"The guide ({type(self.guide).__name__}) has {len(parts)} NaturalGaussianGuides "
+                "in it, not one: ask its parts."
+            )
+        return parts[0]
 
     # -- files ------------------------------------------------------------------------
 
@@ -162,13 +181,13 @@ class Result(TellsWhatItHas, ContinuedPosterior):
         """
         check_path(path, "path", is_needed=True)
         arguments = (self.args, self.kwargs) if check_flag(data, "data") else None
-        serialize.write_result(path, self, arguments, self._others())
+        serialize.write_result(path, self, arguments, self._files.others(self))
 
     @classmethod
     def load(
         cls, path: str | PathLike, model: Callable, *args: Any, guide: Any = None, **kwargs: Any
     ) -> Self:
-        """A result that :meth:`save` has saved.
+        """Load a result that :meth:`save` has saved.
 
         It runs the model a few times to set up the guide, and is then what it was: parameters,
         words, and draws from the same random numbers are the same.
@@ -184,40 +203,29 @@ class Result(TellsWhatItHas, ContinuedPosterior):
             device where they were if there is one.
         :param guide: as given to ``fit``, for one of a kind that the file does not hold: several
             guides in one, a family of the user's own, or ``create_plates=``.
-        :param kwargs: keyword arguments of the model.
+        :param kwargs: keyword arguments of the model. Beside them ``map_location=`` in Pyro, and
+            ``device=`` in NumPyro, is the device for arguments that are in the file, whatever they
+            were on: ``"cpu"`` or ``"cuda:1"`` there, ``"gpu:1"``, a ``jax.Device`` or a sharding
+            here; parameters are where the model has them.
         :raises ngvi.DamagedFileError: for a file of something else, or one that is not what was
             written, to the last bit; or whose parameters are not finite though the fit had
             converged.
         :raises ValueError: for another model, another guide or another precision.
         """
-        return cls._loaded(path, model, args, kwargs, guide, None)
-
-    @classmethod
-    def _loaded(
-        cls,
-        path: str | PathLike,
-        model: Callable,
-        args: tuple,
-        kwargs: dict[str, Any],
-        guide: Any,
-        place: Any,
-    ) -> Self:
-        """As :meth:`load`.
-
-        :param place: the user's, for arguments in the file, or None.
-        """
+        files, place = cls._files, kwargs.pop(cls._files.device_option, None)
+        place = None if place is None else files.device(place)
         check_path(path, "path", is_needed=True)
         check_model(model)
         check_guide(guide)
-        file = serialize.read_result(path, cls.library)
+        file = serialize.read_result(path, cls._ppl.library)
         if not args and not kwargs:
             args, kwargs = file.arguments(
-                lambda array, saved: cls._own(array, saved if place is None else place)
+                lambda array, saved: files.own(array, saved if place is None else place)
             )
         check_takes(model, args, kwargs)
-        make_guide = None if guide is not None else file.make_guide(cls._families, cls._guides)
+        make_guide = None if guide is not None else file.make_guide(files.families, files.guides)
         fields = file.fields()
-        rebuilt = cls._rebuilt(file, model, args, kwargs, guide, make_guide)
+        rebuilt = files.rebuilt(file, model, (args, kwargs), guide, make_guide)
         return cls(args=args, kwargs=kwargs, **rebuilt, **fields)
 
     # -- how it went ------------------------------------------------------------------
@@ -228,13 +236,8 @@ class Result(TellsWhatItHas, ContinuedPosterior):
         return self.verdict != NOT_CONVERGED
 
     @property
-    def num_steps(self) -> int:
-        """Steps that led to the optimum."""
-        return len(self.trace)
-
-    @property
     def losses(self) -> np.ndarray:
-        """Minus the bound in nats, as estimated at each step; shape ``(num_steps,)``."""
+        """Minus the bound in nats, as estimated at each step; shape ``(len(trace),)``."""
         return np.asarray(self.trace.losses, float)
 
     @property
@@ -274,3 +277,9 @@ class Result(TellsWhatItHas, ContinuedPosterior):
 
     def __repr__(self) -> str:
         return report(self, complete="diagnostics" in vars(self))
+
+    def _repr_html_(self) -> str:
+        """Return the report, for notebooks."""
+        head, *lines = repr(self).splitlines()
+        end = SIZES.width + 2
+        return html.table(head, [(line[:end].strip(), line[end:].strip()) for line in lines])

@@ -30,7 +30,7 @@ FORMAT, VERSION = "ngvi.result", 4
 #: Fields of a result that JSON holds as they are, and options that a family finds by itself.
 PLAIN = ("verdict", "reason", "seconds")
 DERIVED = "structure", "independent", "shapes", "base_options"
-#: See ``Result._at_a_third``.
+#: See :meth:`~ngvi.inference.file_hooks.FileHooks.at_a_third`.
 AtAThird = Callable[[Any, tuple[int, ...], Any], float]
 
 # -- arguments of a model ------------------------------------------------------------------
@@ -107,23 +107,24 @@ def write_result(
     :param others: what a package adds, for JSON.
     :raises TypeError: for arguments that a file cannot hold.
     """
-    arrays = {f"params/{name}": array for name, array in result._flat(result.params).items()}
+    hooks = result._files
+    arrays = {f"params/{name}": array for name, array in hooks.flat(result.params).items()}
     arrays |= {f"trace/{name}": np.array(values) for name, values in vars(result.trace).items()}
     for index, one in enumerate(result.optima):
-        arrays |= {f"optima/{index}/{k}": a for k, a in result._flat(one.params).items()}
+        arrays |= {f"optima/{index}/{k}": a for k, a in hooks.flat(one.params).items()}
     if result.change is not None:
         arrays |= {f"change/{name}": array for name, array in result.change.arrays().items()}
     of_arguments: dict[str, np.ndarray] = {}
     tree = None
     if arguments is not None:
-        (args, kwargs), how = arguments, (of_arguments, result._as_array, result._place)
+        (args, kwargs), how = arguments, (of_arguments, hooks.as_array, hooks.place)
         places = [tree_of(value, f"argument {i}", *how) for i, value in enumerate(args)]
         named = {k: tree_of(value, f"argument {k}", *how) for k, value in kwargs.items()}
         tree = {"tuple": [{"tuple": places}, {"dict": named}]}
     meta = {
         "format": FORMAT,
         "version": VERSION,
-        "library": result.library,
+        "library": result._ppl.library,
         **{name: getattr(result, name) for name in PLAIN},
         "cost": vars(result.cost),
         "change": result.change and result.change.numbers(),
@@ -132,7 +133,7 @@ def write_result(
         "optima": [
             plain({k: v for k, v in vars(one).items() if k != "params"}) for one in result.optima
         ],
-        "sites": sites_of(result._gaussians(), result._at_a_third),
+        "sites": sites_of(result._gaussians(), hooks.at_a_third),
         "structure": structure_of(result._gaussians()),
         "arguments": tree,
         **others,

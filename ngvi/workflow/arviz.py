@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ngvi.errors import check_flag
 from ngvi.inference.posterior import to_numpy
 from ngvi.latents.layout import Plate, Site
 
@@ -147,6 +148,15 @@ def plate_dims(sites: Iterable[Site], groups: ArvizGroups) -> dict[str, list[str
             axes = range(len(shape))
             dims[name] = [around.get(axis, f"{name}_dim_{axis}") for axis in axes]
     return dims
+
+
+def wanted(log_likelihood: bool, predictive: bool, prior: bool) -> dict[str, bool]:
+    """Return which groups a user wants, by name.
+
+    :raises ValueError: for what is no flag.
+    """
+    found = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
+    return {name: check_flag(flag, name) for name, flag in found.items()}
 
 
 def check_mappings(coords: Any, dims: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.inference.result import KEPT
 from ngvi.latents.layout import Site
 from ngvi.workflow.climb import polished
 from ngvi.workflow.gaussian import DenseGaussian
@@ -17,11 +18,6 @@ from ngvi.workflow.loo import Pointwise, leave_out
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target, depends
 from ngvi.workflow.units import Units
-
-#: Where a result has it; neither copies nor pickles of the result do.
-KEPT = "_known_rows"
-#: The same of what a package has found out about model, guide and arguments.
-PLAN = "_known_plan"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,39 +1,219 @@
-"""What a result offers once it is believed: groups for ArviZ, a summary."""
+"""What ``fit`` returns."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from ngvi._door import door, door_with_options_of
-from ngvi.errors import check_count, check_flag
-from ngvi.inference.nuts import NutsResult
-from ngvi.inference.posterior import to_numpy
-from ngvi.inference.report import SIZES
-from ngvi.latents import html
+from ngvi._lock import serialised
+from ngvi.errors import check_count
+from ngvi.inference.arguments import ModelCall, check_predictive
+from ngvi.inference.hooks import GROUPS, PREDICTIVE, SAMPLE
+from ngvi.inference.new_groups import Asked, guide_for_groups
+from ngvi.inference.nuts import NutsRequest, NutsResult, WhitenedDensity
+from ngvi.inference.problem import Problem
+from ngvi.inference.psis import Diagnostics
+from ngvi.inference.result import Fitted
+from ngvi.inference.weights import (
+    check_corrected,
+    corrected_latents,
+    diagnosed,
+    is_worth_correcting,
+)
 from ngvi.workflow import arviz
+from ngvi.workflow.chains import by_nuts, check_whitened, for_arviz
+from ngvi.workflow.elpd import elpd_data, note
+from ngvi.workflow.influence import Influence, influence
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.rows_result import RowsResult
+from ngvi.workflow.rows_result import climbed, of_rows, updated
+from ngvi.workflow.sites import Sites
+from ngvi.workflow.streaming import ChangedObjective, fewer
 from ngvi.workflow.summary import summary_table
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class WorkflowResult(RowsResult):
-    """A package's ``FitResult`` but for what runs its model."""
+class FitResult(Fitted):
+    """A fitted posterior, how the fit went, and whether to believe it.
 
-    # -- what a package adds ----------------------------------------------------------
+    ``print(result)`` is a report. It takes thousands of evaluations of the log density for the
+    diagnostics, once; ``repr(result)`` leaves them out until they have been asked for.
+    """
 
-    def _in_supports(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Values of every latent site at latent vectors, shape ``(N, d)``."""
-        raise NotImplementedError
+    @door_with_options_of("_ppl.key")
+    @serialised
+    def sample(
+        self, num_samples: int = 1000, *, corrected: bool | str = "auto", **options: Any
+    ) -> dict[str, Any]:
+        """Draw every latent site, constrained.
 
-    # -- ArviZ ------------------------------------------------------------------------
+        :param num_samples: how many.
+        :param corrected: whether to draw from the model's posterior and not from the Gaussian, by
+            Pareto smoothed importance resampling of 5,000 to 20,000 draws (or ``num_samples``) and
+            up to 8,000 pilots, each a value of the log density, and up to 2,000 gradients. A draw
+            may come more than once. It warns where the draws cannot be believed; what other optima
+            hold is in no draw, and is warned of. It takes about a gigabyte with 2,000 latents.
+            ``"auto"`` corrects where the fit's own check says that there is something to correct,
+            with up to 2,000 latents; where corrected draws are worth fewer than 400 it warns, and
+            the draws are the Gaussian's.
+        :param options: in NumPyro ``rng_key``, by default one of the fit's, the same every time.
+        :return: by site, an axis of draws followed by the site's shape.
+        :raises ValueError: for ``corrected=True`` if the weights are undefined, as for a model that
+            sees minibatches, or the guide is a list.
+        """
+        num_samples, asked = check_count(num_samples, "num_samples"), check_corrected(corrected)
+        key, found = self._ppl.key(self, SAMPLE, **options), None
+        if asked or (asked is None and is_worth_correcting(self)):
+            found = corrected_latents(self, num_samples, self._ppl.seed_of(key), bool(asked))
+        if found is not None:
+            return self._ppl.at(self, found)
+        return self._ppl.draws(self, num_samples, key)
 
-    @door_with_options_of("sample")
+    @serialised
+    def predictive(
+        self, *args: Any, num_samples: int = 1000, new_groups: Asked = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Draw from the posterior predictive distribution.
+
+        The latents are the Gaussian's, also where :meth:`sample` corrects its draws;
+        :meth:`to_arviz` has predictions at the draws of :meth:`sample`.
+
+        Of groups that the fit has not seen the latents come from the prior given the others::
+
+            result.predictive(child=0, n=1, new_groups="children")  # whoever comes next
+            result.predictive(child=50, n=51, new_groups={"children": [50]})  # beside the fit's 50
+
+        :param args: arguments of the model. If there are none at all, they are those of the
+            fit, and the observed sites are drawn as if they had not been observed.
+        :param num_samples: how many draws.
+        :param new_groups: the plates, by name, of which all elements are new; or by name the
+            indices of those that are, where the others are the fit's in their order; or True for
+            whatever a plate has beyond the fit's. The plates are around latents.
+        :param kwargs: keyword arguments of the model; in NumPyro ``rng_key`` as in :meth:`sample`.
+        :return: by site, an axis of draws followed by the site's shape; of new groups the latents
+            are among them.
+        :raises ValueError: for a plate of another size than in the fit, or an index beyond its
+            elements, without ``new_groups``; naming plate and latents.
+        """
+        num_samples, key = check_count(num_samples, "num_samples"), self._key(PREDICTIVE, kwargs)
+        check_predictive(self.predictive, self.model, args, kwargs, self.args)
+        of_fit = self.args, self.kwargs
+        run = (args, kwargs) if args or kwargs else of_fit
+        found = self._ppl.predictions(self, new_groups, of_fit, run, num_samples, key)
+        # A factor is an observed site, and has no numbers.
+        return {name: value for name, value in found.items() if np.prod(value.shape[1:])}
+
+    @serialised
+    def sample_groups(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
+        """Draw latents of groups that the fit has not seen, from their own data.
+
+        The globals are those of the fit, which learn nothing from these groups, and locals have the
+        Gaussian at their mode given globals and data: no parameters have to be fitted. The draws
+        are posterior samples for the PPL's ``Predictive``. With a model of 17 drivers, and data of
+        another::
+
+            draws = result.sample_groups(index_0, days, reaction)
+
+        :param args: arguments of the model, with the data of the other groups, numbered from zero.
+        :param num_samples: how many draws.
+        :param kwargs: keyword arguments of the model; in NumPyro ``rng_key`` as in :meth:`sample`.
+        :return: by site, an axis of draws followed by the site's shape.
+        :raises ValueError: if the fit has no locals by their modes, the other groups' locals have
+            none, or the model has other globals with their data.
+        """
+        num_samples, key = check_count(num_samples, "num_samples"), self._key(GROUPS, kwargs)
+        new = guide_for_groups(self)
+        return self._ppl.group_draws(self, new, num_samples, (args, kwargs), key)
+
+    def _key(self, purpose: int, kwargs: dict[str, Any]) -> Any:
+        """Take the options of a random key out of the model's keyword arguments."""
+        given = [name for name in self._ppl.key_options if name in kwargs]
+        return self._ppl.key(self, purpose, **{name: kwargs.pop(name) for name in given})
+
+    @door_with_options_of("_ppl.sampler")
+    @serialised
+    def nuts(
+        self,
+        num_samples: int = 1000,
+        *,
+        num_warmup: int | None = None,
+        num_chains: int = 4,
+        target_accept_prob: float | None = None,
+        progress_bar: bool = True,
+        **options: Any,
+    ) -> NutsResult:
+        """Go on with the PPL's own NUTS, in the coordinates of the fitted Gaussian.
+
+        For a posterior that is no Gaussian. There the Gaussian is ``N(0, I)``, locals stand by
+        their modes where the fit has them so, and chains begin at draws that importance weights
+        have corrected, at each optimum as many as its evidence earns. Between several optima they
+        jump, by draws of their Gaussians that a Metropolis-Hastings step takes or refuses, with up
+        to 500 latents and a gradient more for each transition. Where the Gaussian is good,
+        an effective draw costs a few gradients. The warm-up adapts the step size, and the metric as
+        well unless those weights say that the Gaussian is good. Parameters of the model's own stay
+        as fitted, and enumerated latents are summed out::
+
+            nuts = result.nuts()
+            print(nuts)
+            nuts.mcmc.get_samples()
+
+        :param num_samples: draws of each chain.
+        :param num_warmup: transitions before them; by default 150, or 500 with the metric.
+        :param num_chains: how many.
+        :param target_accept_prob: as of the PPL's ``NUTS``: more of it takes shorter steps. By
+            default 0.8, or 0.9 with the metric.
+        :param progress_bar: whether to show the PPL's.
+        :param options: in Pyro ``mp_context`` of its ``MCMC``, which has chains in processes of
+            their own where there are enough processors; in NumPyro ``chain_method`` of its
+            ``MCMC`` (``"auto"``: ``"parallel"`` on as many devices as chains, ``"vectorized"`` on
+            one) and ``rng_key``.
+        :return: the draws, the PPL's ``MCMC``, and a verdict; it warns if that is not
+            ``"trusted"``.
+        :raises ValueError: if the model's density is not at hand, as of minibatches, or the guide
+            is a list.
+        """
+        asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
+        return by_nuts(self, NutsRequest.checked(*asked), options)
+
+    @door
+    @serialised
+    def whitened_density(self) -> WhitenedDensity:
+        """Return the density where the fitted Gaussian is ``N(0, I)``, for other samplers.
+
+        Pure functions of ``z``: ``log_density(z)``, with the Jacobian, and ``constrain(z)``, which
+        gives the model's sites. A draw of ``N(0, I)`` is one of the Gaussian::
+
+            density = result.whitened_density()
+            density.constrain(z), density.log_density(z)
+
+        :raises ValueError: as :meth:`nuts`.
+        """
+        check_whitened(self)
+        return self._ppl.whitened_density(self)
+
+    @functools.cached_property
+    def diagnostics(self) -> Diagnostics:
+        """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws or 16,000."""
+        return self.diagnose()
+
+    @door_with_options_of("_ppl.seed_of_diagnostics")
+    @serialised
+    def diagnose(self, num_draws: int | None = None, **options: Any) -> Diagnostics:
+        """Compute :attr:`diagnostics` from other draws, or more of them.
+
+        :param num_draws: how many; each is a value of the log density. By default 4000, or 16,000
+            where these do not decide whether the weights can be trusted.
+        :param options: ``seed`` of these draws in Pyro, ``rng_key`` in NumPyro.
+        :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
+        """
+        return diagnosed(self, num_draws, self._ppl.seed_of_diagnostics(self, **options))
+
+    @door_with_options_of("sample", "_ppl.key")
     def to_arviz(
         self,
         num_samples: int = 1000,
@@ -45,7 +225,7 @@ class WorkflowResult(RowsResult):
         dims: Mapping[str, Sequence[str]] | None = None,
         **options: Any,
     ) -> Any:
-        """Draws of :meth:`sample`, what the model says at them, and the data, for ArviZ.
+        """Return draws of :meth:`sample`, what the model says at them, and the data, for ArviZ.
 
         Axes in plates are called like the plates. The groups are ``posterior``,
         ``log_likelihood`` (of each observation, for ``arviz.loo`` and ``arviz.compare``),
@@ -69,60 +249,9 @@ class WorkflowResult(RowsResult):
         :raises ModuleNotFoundError: without ArviZ.
         :raises ValueError: for labels or names that fit no axis.
         """
-        wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
-        wanted = {name: check_flag(flag, name) for name, flag in wanted.items()}
+        wanted = arviz.wanted(log_likelihood, predictive, prior)
         arviz.check_mappings(coords, dims)
-        return self._for_arviz(self.sample(num_samples, **options), wanted, coords, dims)
-
-    def _of_chains(  # type: ignore[override]
-        self,
-        found: NutsResult,
-        *,
-        log_likelihood: bool = True,
-        predictive: bool = True,
-        prior: bool = True,
-        coords: Mapping[str, Sequence] | None = None,
-        dims: Mapping[str, Sequence[str]] | None = None,
-    ) -> Any:
-        wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
-        wanted = {name: check_flag(flag, name) for name, flag in wanted.items()}
-        stats = {name: _joined(value) for name, value in found.sample_stats.items()}
-        draws = {name: self._own(_joined(value)) for name, value in found.draws.items()}
-        of_nuts = {"nuts": f"{found.verdict}: {found.reason}"}
-        own = {"num_chains": len(found.sample_stats["diverging"]), "sample_stats": stats}
-        return self._for_arviz(draws, wanted, coords, dims, of_nuts, **own)
-
-    def _for_arviz(
-        self,
-        draws: dict[str, Any],
-        wanted: dict[str, bool],
-        coords: Mapping[str, Sequence] | None,
-        dims: Mapping[str, Sequence[str]] | None,
-        attrs: Mapping[str, Any] = MappingProxyType({}),
-        **own: Any,
-    ) -> Any:
-        """Draws, and what the model says at them.
-
-        :param attrs: of the group ``posterior``, besides.
-        :param own: further groups.
-        """
-        groups, left_out = self._groups(draws, wanted)
-        known = arviz.constant_data(self.model, self.args, self.kwargs, groups.observed)
-        posterior = {name: to_numpy(value) for name, value in draws.items()}
-        constant = {k: v for k, v in known.items() if k not in posterior}
-        attrs = {
-            "inference_library": self.library,
-            "bound": self.bound,
-            "reason": self.reason,
-            **attrs,
-        }
-        if left_out:
-            attrs["left_out"] = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        sites = [site for part in self._gaussians() for site in part.sites]
-        groups = groups._replace(posterior=posterior, constant_data=constant, **own)
-        return arviz.inference_data(groups, sites, attrs, coords, dims)
-
-    # -- tables -----------------------------------------------------------------------
+        return for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
 
     @door
     def summary(
@@ -132,13 +261,11 @@ class WorkflowResult(RowsResult):
         prob: float = 0.9,
         num_draws: int = DEFAULTS.num_draws,
     ) -> Any:
-        """A table of all latent sites, one number a row, and whether to believe it.
+        """Return a table of all latent sites, one number a row, and whether to believe it.
 
-        Mean, sd and interval are the Gaussian's, also where :meth:`sample` corrects its draws.
-        There are no chains, and so no R-hat. In its place are columns of Pareto smoothed importance
-        sampling (Yao et al., 2018; Vehtari et al., 2024). They say what importance weights of the
-        draws would make of each mean and standard deviation, and ``k_hat`` whether to believe that:
-        up to 0.7.
+        Mean, sd and interval are the Gaussian's, also where :meth:`sample` corrects its draws. In
+        the place of R-hat stands what importance weights of the draws would make of each mean and
+        standard deviation (Vehtari et al., 2024), to be believed up to a ``k_hat`` of 0.7.
 
         :param var_names: of the sites, all by default.
         :param prob: between the two ends of the interval, whose tails are equal.
@@ -150,23 +277,119 @@ class WorkflowResult(RowsResult):
         :raises ValueError: for names that are not latent sites.
         :raises ModuleNotFoundError: without pandas.
         """
-        check_count(num_draws, "num_draws", 2)
-        with self._at_end() as (problem, state):
-            noise = np.random.default_rng(0).standard_normal((num_draws, problem.space.noise_dim))
-            theta, log_q = problem.space.draw(state, noise)
-            why = self._why_undefined(problem)
-            weights = None if why else problem.objective.log_density(state, theta) - log_q
-            rounding = problem.rounding(float(np.abs(log_q).max()))
-        values = self._in_supports(theta)
-        return summary_table(values, weights, var_names, prob, rounding, why)
+        return summary_table(self, var_names, prob, check_count(num_draws, "num_draws", 2))
 
-    def _repr_html_(self) -> str:
-        """For notebooks: the report."""
-        head, *lines = repr(self).splitlines()
-        end = SIZES.width + 2
-        return html.table(head, [(line[:end].strip(), line[end:].strip()) for line in lines])
+    @door
+    def sites(self, plate: str | None = None) -> Sites:
+        """Return the natural gradient of each row's expected log likelihood.
 
+        At the optimum they and the prior's add up to the posterior's natural parameters (Khan and
+        Rue, 2023, section 5, equations 15 to 17). They cost some values of each row where rows see
+        one or two affine functions of the latents, as in regressions, and else ``8 d`` of each
+        row's gradients.
 
-def _joined(chains: np.ndarray) -> np.ndarray:
-    """Chains one after another."""
-    return chains.reshape(-1, *chains.shape[2:])
+        :param plate: whose elements are rows; by default all plates of the observed sites together.
+        :raises ValueError: for a model that has no rows: a likelihood outside of plates or in a
+            factor, enumerated latents, minibatches, missing data; or more than 2,000 latents.
+        """
+        with of_rows(self, plate, "sites") as (known, units):
+            return Sites.of(known.target, known.q, units)
+
+    @door
+    def loo(self, plate: str | None = None) -> Any:
+        """Return leave-one-out predictive densities, by subtracting each row's site.
+
+        Before it a few steps lead from what the fit has left to the optimum. Where a row is a large
+        part of the posterior, natural-gradient steps without it follow, and an integral
+        over what the row sees is the predictive density: by quadrature of one or two affine
+        functions, else by importance sampling. ``pareto_k`` says how far to believe each,
+        on the scale of k-hat. The coordinates of ``loo_i`` have how it was made (``how``), the
+        row's ``leverage``, and PSIS-LOO from draws of the same posterior with its k-hat (``psis``,
+        ``psis_k``), which agrees where that k-hat is below 0.7::
+
+            arviz.compare({"one": one.loo(), "other": other.loo()})
+            result.loo("schools").loo_i  # a whole school at a time
+
+        :param plate: whose elements are left out one at a time, with all their rows; by default
+            those of all plates around the observed sites.
+        :return: ``ELPDData`` of ArviZ, pointwise. ``loo_i.attrs["note"]`` says what a reader should
+            know. Where without a row the posterior is improper its density is NaN. What a mask
+            leaves out is no observation: its density is 0, and it is counted nowhere.
+        :raises ModuleNotFoundError: without ArviZ.
+        :raises ValueError: as :meth:`sites`.
+        """
+        with of_rows(self, plate, "loo") as (known, units):
+            found = known.leave_out(plate, units)
+        words = note(found, units)
+        return elpd_data(found, units, {"note": words} if words else {})
+
+    @door
+    def influence(self, plate: str | None = None) -> Influence:
+        """Return how far each row moves the posterior, the most influential first.
+
+        Outliers and mislabelled rows are among the first. It has ``table()``, a pandas frame, and
+        ``plot()``.
+
+        :param plate: as for :meth:`loo`.
+        :raises ValueError: as :meth:`sites`.
+        """
+        with of_rows(self, plate, "influence") as (known, units):
+            return influence(known.target, known.optimum, units, known.latents)
+
+    def update(self, *args: Any, **kwargs: Any) -> Self:
+        """Return the posterior with new rows: the old one is their prior.
+
+        Natural-gradient steps on the new rows alone, whose cost the number of earlier rows does not
+        change. It is exact for conjugate models. Otherwise sites of earlier rows stay what they
+        were when these came, and ``change.drift`` adds up, in nats, half of the variance that
+        ``log w`` had each time: what their being Gaussians costs. :attr:`reason` says so where a
+        fit of all rows may be elsewhere. ``bound`` is then an estimate of all rows' bound, which
+        without the earlier ones nobody knows: ``bound_error`` has these variances in it. The fit
+        and its guide stay as they are::
+
+            result = fit(model, X[:1000], y[:1000])
+            result = result.update(X[1000:2000], y[1000:2000])
+
+        :param args: arguments of the model, with the new rows alone.
+        :param kwargs: keyword arguments of the model.
+        :return: a result whose arguments are these, and whose bound is about all rows so far.
+        :raises TypeError: for what are no arguments of the model.
+        :raises ValueError: for rows of another shape, with which the model does not run or indexes
+            beyond the end of an array; for new groups, which are new latents; and as :meth:`sites`.
+            So do data that ``fit`` refuses, NaN or outside of their support.
+        """
+        ModelCall(self.update, self.model, args, kwargs, "no seed").check()
+        return updated(self, args, kwargs)
+
+    @door
+    def without(self, rows: Any, plate: str | None = None) -> Self:
+        """Return the posterior without some rows, by subtraction and natural-gradient steps.
+
+        :param rows: numbers of the rows, one or several.
+        :param plate: whose elements they are; as for :meth:`loo`.
+        :return: a result with the same arguments, in which these rows do not count.
+        :raises ValueError: for rows that are not there, or without which the posterior is improper;
+            and as :meth:`sites`.
+        """
+        with of_rows(self, plate, "without") as (known, units):
+            numbers = units.numbers(rows)
+            elements = np.flatnonzero(np.isin(units.of_element, numbers))
+            names = ", ".join(units.label(int(row)) for row in numbers[: DEFAULTS.num_named])
+        new = self._with_fields(change=fewer(self, elements))
+        return climbed(new, self, known.q, f"without({names})")
+
+    @contextlib.contextmanager
+    def _at_model(self) -> Iterator[tuple[Problem, Any]]:
+        """Make the model's problem again, and the state that the result has; for use within."""
+        with self._ppl.running(self):
+            yield self._ppl.problem(self)
+
+    @contextlib.contextmanager
+    def _at_end(self) -> Iterator[tuple[Problem, Any]]:
+        """As :meth:`_at_model`, with the density to which rows were added, or left out."""
+        with self._at_model() as (problem, state):
+            if self.change is not None:
+                rows = self._ppl.rows(self, problem, state)
+                changed = ChangedObjective(problem.objective, rows, self.change)
+                problem = problem.replace(objective=changed)
+            yield problem, state

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -84,16 +83,13 @@ class OneStep:
     shift: np.ndarray
     precision: np.ndarray
 
-    def of(self, family: Any, to_own: Callable[[np.ndarray], Any]) -> Any:
-        """The other: the posterior of a quadratic log density, which one step reaches.
-
-        :param to_own: an array of the family's library.
-        """
+    def of(self, family: Any) -> Any:
+        """Return the other: the posterior of a quadratic log density, which one step reaches."""
         probes = family.hessian_probes()
         units = np.zeros((probes.max() + 1, len(probes)))
         units[probes, np.arange(len(probes))] = 1.0
-        hessian = family.assemble_hessian(to_own(-units @ self.precision))
-        gradient = to_own(self.precision @ self.shift)
+        hessian = family.assemble_hessian(family.ops.tensor(-units @ self.precision, family.loc))
+        gradient = family.ops.tensor(self.precision @ self.shift, family.loc)
         return family.natural_step(family.bonnet_price(gradient, hessian), 1.0)
 
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from ngvi.errors import is_number
 from ngvi.inference.pareto import smoothed_weights
+from ngvi.inference.posterior import to_numpy
 from ngvi.inference.psis import LIMITS, from_log_weights
+from ngvi.inference.weights import why_undefined
 
 
 def pandas(what: str) -> Any:
@@ -28,23 +30,21 @@ def pandas(what: str) -> Any:
 
 
 def summary_table(
-    values: dict[str, np.ndarray],
-    log_weights: np.ndarray | None,
-    var_names: str | Sequence[str] | None,
-    prob: float,
-    rounding: float,
-    note: str = "",
+    result: Any, var_names: str | Sequence[str] | None, prob: float, num_draws: int
 ) -> Any:
-    """See ``summary`` of a result.
-
-    :param values: by site, a leading axis of draws.
-    :param log_weights: of the draws, in nats; None if they have none.
-    :param rounding: of a log weight, in nats.
-    :param note: why they have none.
-    """
+    """Return the table of ``summary``."""
     frame = pandas("result.summary").DataFrame
     if not is_number(prob, lambda value: 0 < value < 1):
         raise ValueError(f"prob must be between 0 and 1, got {prob!r}.")
+    with result._at_end() as (problem, state):
+        noise = np.random.default_rng(0).standard_normal((num_draws, problem.space.noise_dim))
+        theta, log_q = problem.space.draw(state, noise)
+        why = why_undefined(result, problem)
+        log_weights = None if why else problem.objective.log_density(state, theta) - log_q
+        rounding = problem.rounding(float(np.abs(log_q).max()))
+    sites = {site.name for site in result._gaussian().sites}
+    found = result._ppl.at(result, theta).items()
+    values = {name: to_numpy(value) for name, value in found if name in sites}
     names = _names(var_names, values)
     labels = [label for name in names for label in labels_of(name, values[name].shape[1:])]
     columns = np.concatenate([values[name].reshape(len(values[name]), -1) for name in names], 1)
@@ -59,10 +59,10 @@ def summary_table(
     }
     weighed = np.full((3, len(labels)), np.nan)
     if log_weights is not None:
-        weighed, note = _weighed(columns, log_weights, rounding)
+        weighed, why = _weighed(columns, log_weights, rounding)
     found = frame({**table, **dict(zip(COLUMNS, weighed, strict=True))}, index=labels)
-    if note:
-        found.attrs["note"] = note
+    if why:
+        found.attrs["note"] = why
     return found
 
 

@@ -106,7 +106,7 @@ class _FitCall(FitCall):
         _check_processes((self.args, self.kwargs), given["time_limit"], given["checkpoint"])
         seeds = np.asarray(seeds)
         if given["checkpoint"] is not None:
-            library = self.result_type.library
+            library = self.result_type._ppl.library
             path, seeds = given["checkpoint"], seeds.tolist()
             self.checkpoint = Checkpoint(path, library, seeds, self.facts, keeps_seeds=True)
         self.rng = np.random.default_rng(seeds)
@@ -144,7 +144,7 @@ class _FitCall(FitCall):
         return result
 
     def own_fields(self) -> dict[str, Any]:
-        return {"rng_key": self._result_key}
+        return {"_rng_key": self._result_key}
 
 
 def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:

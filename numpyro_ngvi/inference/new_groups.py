@@ -14,9 +14,10 @@ from numpyro.infer import Predictive
 from numpyro.primitives import Messenger
 
 from ngvi._foreign import note_foreign_arguments
-from ngvi.inference.new_groups import Asked, NewGroups, beyond, new_groups
+from ngvi.inference.new_groups import Asked, NewGroups, beyond, latent_names, new_groups
 from ngvi.latents.layout import Site
 from numpyro_ngvi.guide.checks import sites_of_run
+from numpyro_ngvi.inference.space import not_gaussian
 from numpyro_ngvi.tracing.arguments import Arguments, as_jax
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.programs import what_it_does
@@ -37,23 +38,32 @@ class KnownElements(Messenger):
                 msg["value"] = msg["value"].at[where].set(self._draws[name])
 
 
-def which_are_new(
-    model: Callable,
-    names: Collection[str],
+def predictions(
+    result: Any,
     asked: Asked,
     of_fit: tuple[tuple, dict],
-    of_run: tuple[tuple, dict],
-) -> NewGroups | None:
-    """Which latents of a prediction come from the prior; None if none does.
+    run: tuple[tuple, dict],
+    num_samples: int,
+    key: jax.Array,
+) -> dict[str, jax.Array]:
+    """Run the model at draws of its latents; see :meth:`ngvi.inference.hooks.Hooks.predictions`.
 
     :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`, and for a group beyond
         the last one, in whose place JAX takes the last one.
     """
-    found = _sites(model, names, *of_run)
+    model, names = result.model, latent_names(result)
+    found = _sites(model, names, *run)
     new = new_groups(asked, _sites(model, names, *of_fit), found)
-    if of_run is not of_fit:
-        _check_indices(model, found, of_fit, of_run)
-    return new
+    if run is of_fit:
+        model = handlers.uncondition(model)
+    else:
+        _check_indices(model, found, of_fit, run)
+    if new is None:
+        return replayed(model, result.guide, dict(result.params), num_samples, run, key)
+    keys = jax.random.split(key)
+    draws = result.sample(num_samples, corrected=False, rng_key=keys[0]).items()
+    draws = {name: value for name, value in draws if name in names}
+    return predicted(model, new, not_gaussian(result.params), draws, run, keys[1])
 
 
 def replayed(

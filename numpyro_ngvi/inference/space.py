@@ -118,6 +118,10 @@ class StateSpace:
         """All parameters of model and guide, constrained, by their names."""
         return jax.tree.map(jnp.asarray, self.constrain(state))
 
+    def with_family(self, params: dict[str, Any], family: Family) -> dict[str, Any]:
+        """Return parameters with another Gaussian in the place of the only one."""
+        return replace_families(dict(params), [family])
+
     def write(self, state: State) -> None:
         """Nothing: the guide keeps no parameters."""
 

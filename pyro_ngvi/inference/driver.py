@@ -25,8 +25,8 @@ from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
+from ngvi.inference.result import PLAN
 from ngvi.inference.set_up import Ready
-from ngvi.workflow.kept import PLAN
 from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.mixture import Mixture
@@ -123,7 +123,7 @@ class _FitCall(FitCall):
         is_first = self.workers is None or self.workers.rank == 0
         self.monitor.progress_bar &= is_first
         if given["checkpoint"] is not None and is_first:
-            library = FitResult.library
+            library = FitResult._ppl.library
             self.checkpoint = Checkpoint(given["checkpoint"], library, seeds, self.facts)
             seeds = self.checkpoint.seeds
         if self.workers is not None:

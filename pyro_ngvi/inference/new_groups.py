@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from ngvi.inference.new_groups import Asked, NewGroups, beyond, new_groups
+from ngvi._foreign import note_foreign_arguments
+from ngvi.inference.new_groups import Asked, NewGroups, beyond, latent_names, new_groups
 from ngvi.latents.layout import Site
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import quiet_trace, sites_of_run
-from pyro_ngvi.workflow.runs import by_draw
+from pyro_ngvi.workflow.runs import Unobserved, by_draw, sampled, stacked
 
 
 class KnownElements(Messenger):
@@ -32,6 +34,32 @@ class KnownElements(Messenger):
                 value = msg["value"].clone()
                 value[tuple(torch.as_tensor(axis) for axis in where)] = self._draws[name]
                 msg["value"] = value
+
+
+def predictions(
+    result: Any,
+    asked: Asked,
+    of_fit: tuple[tuple, dict],
+    run: tuple[tuple, dict],
+    num_samples: int,
+    key: None,
+) -> dict[str, Tensor]:
+    """Run the model at draws of its latents; see :meth:`ngvi.inference.hooks.Hooks.predictions`.
+
+    :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`.
+    """
+    model, names = result.model, latent_names(result)
+    with note_foreign_arguments(*run, "torch.as_tensor", (np.ndarray,)):
+        fitted, found = _sites(model, names, *of_fit), _sites(model, names, *run)
+        new = new_groups(asked, fitted, found)
+        if run is of_fit:
+            model = Unobserved()(model)
+        if new is None:
+            traces = replayed(model, result.guide, num_samples, *run)
+        else:
+            draws = result.sample(num_samples, corrected=False).items()
+            traces = predicted(model, new, {k: v for k, v in draws if k in names}, *run)
+        return stacked(map(sampled, explained(traces, found or fitted)))
 
 
 def predicted(
@@ -74,21 +102,6 @@ def explained(runs: Iterator[poutine.Trace], sites: list[Site]) -> Iterator[pout
         if what is None:
             raise
         raise ValueError(what) from error
-
-
-def which_are_new(
-    model: Callable,
-    names: Collection[str],
-    asked: Asked,
-    of_fit: tuple[tuple, dict],
-    of_run: tuple[tuple, dict],
-) -> tuple[NewGroups | None, list[Site]]:
-    """Which latents of a prediction come from the prior, or None; and the latents.
-
-    :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`.
-    """
-    fitted, found = _sites(model, names, *of_fit), _sites(model, names, *of_run)
-    return new_groups(asked, fitted, found), found or fitted
 
 
 def _sites(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -> list[Site]:

@@ -80,15 +80,15 @@ class ModelRuns:
 
     def log_likelihood(self, draws: dict[str, Tensor]) -> Draws:
         """Of all draws, by observed site, without the plates' scale."""
-        return _stacked(map(self._log_likelihood, by_draw(draws)))
+        return _numbers(map(self._log_likelihood, by_draw(draws)))
 
     def replicated(self, draws: dict[str, Tensor]) -> Draws:
         """At each draw all sites, the observed ones drawn anew."""
-        return _stacked(map(self._drawn, by_draw(draws)))
+        return _numbers(map(self._drawn, by_draw(draws)))
 
     def prior(self, count: int) -> Draws:
         """Draws of all sites, none of them observed."""
-        return _stacked(self._drawn({}) for _ in range(count))
+        return _numbers(self._drawn({}) for _ in range(count))
 
     def _log_likelihood(self, latents: dict[str, Tensor]) -> dict[str, Tensor]:
         sites = self.first(latents)
@@ -111,12 +111,22 @@ def by_draw(draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         yield {name: value[index] for name, value in draws.items()}
 
 
-def _stacked(runs: Iterable[dict[str, Tensor]]) -> Draws:
-    """The sites of the same shape in all runs, with a leading axis of these."""
+def stacked(runs: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the sites of the same shape in all runs, with a leading axis of these."""
     found = list(runs)
     shared = set.intersection(*({(k, v.shape) for k, v in one.items()} for one in found))
     names = [name for name, value in found[0].items() if (name, value.shape) in shared]
-    return {name: to_numpy(torch.stack([one[name] for one in found])) for name in names}
+    return {name: torch.stack([one[name] for one in found]) for name in names}
+
+
+def sampled(trace: poutine.Trace) -> dict[str, Tensor]:
+    """Return the values of a run's sample sites."""
+    sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
+    return {name: site["value"] for name, site in sites.items() if not site_is_subsample(site)}
+
+
+def _numbers(runs: Iterable[dict[str, Tensor]]) -> Draws:
+    return {name: to_numpy(value) for name, value in stacked(runs).items()}
 
 
 def has_data(site: dict[str, Any]) -> bool:

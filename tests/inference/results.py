@@ -32,7 +32,7 @@ def result(ppl, model, args=(), kwargs=None, *, guide=None, gaussian=None, at=No
     if ppl.is_numpyro:
         import jax
 
-        options.setdefault("rng_key", jax.random.key(3))
+        options.setdefault("_rng_key", jax.random.key(3))
     defaults = {
         "trace": trace(),
         "verdict": "certified",

@@ -244,7 +244,7 @@ def test_what_cannot_be_an_array_of_numpy_is_taken_apart(ppl):
             value = pytest.importorskip("jax").random.key(number)
         else:
             value = ppl.array(np.array([[0.0, number]])).to_sparse()
-        found = Fingerprint(print, ppl.package.FitResult._as_array)
+        found = Fingerprint(print, ppl.package.FitResult._files.as_array)
         found.add([value], "a")
         return found.facts
 
@@ -293,7 +293,7 @@ def test_what_handlers_hold_around_a_model_counts(ppl):
         ppl.sample("y", ppl.dist.Normal(ppl.sample("x", ppl.dist.Normal(0.0, 1.0)), 1.0), obs=y)
 
     def of(model):
-        return Fingerprint(model, ppl.package.FitResult._as_array).facts
+        return Fingerprint(model, ppl.package.FitResult._files.as_array).facts
 
     for make, words in (
         (lambda size: ppl.package.tempered(model, size), "'tempering' has other values"),

@@ -51,7 +51,7 @@ def test_a_conjugate_model_is_exact(ppl):
     assert divergence(ppl, result) < 1e-3
     assert result.bound == pytest.approx(log_evidence(), abs=1e-3)
     assert result.cost.products == 0 and result.cost.gradients < 1000
-    assert len(result.losses) == result.num_steps
+    assert len(result.losses) == len(result.trace)
     with pytest.raises(ValueError, match=r"init= is .* another model.*'\w+' is missing"):
         ppl.fit(models.location(ppl), ppl.array(models.Y), init=result)
 
@@ -247,7 +247,7 @@ def test_infinite_data_that_a_trace_hides_end_in_a_verdict_that_can_be_printed()
         result = ppl.fit(models.location(ppl), ppl.array([1.0, np.inf, 2.0]))
     assert not result.converged
     assert "not finite" in result.reason and "'y'" in result.reason
-    assert finite(ppl, result) and result.num_steps == 0
+    assert finite(ppl, result) and len(result.trace) == 0
     assert "NOT converged" in str(result)
 
 
@@ -467,5 +467,5 @@ def test_a_matrix_that_is_not_definite_ends_no_fit(pyro):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = pyro.fit(model, torch.ones(2), max_steps=30)
-    assert result.num_steps > 0
+    assert len(result.trace) > 0
     assert finite(pyro, result)

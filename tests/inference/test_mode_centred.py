@@ -334,7 +334,7 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
     names = {marginal.name for marginal in result.diagnose(num_draws=50).marginals}
     assert {"mu", "tau", "standardised eta[7]"} < names  # what the Gaussian is over
     assert "hint" not in repr(result) and "hint" not in repr(plain)
-    assert result.num_steps == result.restarts[0].num_steps
+    assert len(result.trace) == result.restarts[0].num_steps
     if store is not None:
         assert store == set(result.params)
 

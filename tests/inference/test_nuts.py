@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -13,6 +11,7 @@ from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts import Chains, NutsPlan, WhitenedDensity
 from ngvi.inference.outcome import FoundOptimum
 from ngvi.latents.layout import Site
+from ngvi.workflow.chains import states_of
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
 from tests.inference.test_diagnostics import list_with_a_partner, two_components, two_latents
@@ -294,9 +293,8 @@ def test_a_density_with_a_jump_is_sampled_by_its_values(numpyro_backend):
 def test_lower_optima_with_a_share_get_a_state(ppl):
     fitted = shared_result(ppl)
     near, far = (FoundOptimum(fitted.params, bound, 0.1, 1, True) for bound in (-3.0, -300.0))
-    some = SimpleNamespace(_optima=lambda: (near, near, far), _state_of=fitted._state_of)
     with fitted._at_end() as (problem, state):
-        assert len(type(fitted)._states(some, problem, state)) == 2
+        assert len(states_of(fitted._with_fields(optima=(near, near, far)), problem, state)) == 2
 
 
 # -- refusals -------------------------------------------------------------------------

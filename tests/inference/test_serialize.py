@@ -18,7 +18,7 @@ from tests.inference.results import conjugate, conjugate_result, result
 
 
 def numbers(result):
-    return {name: array.tobytes() for name, array in result._flat(result.params).items()}
+    return {name: array.tobytes() for name, array in result._files.flat(result.params).items()}
 
 
 def loaded(ppl, result, path, *args, data=True, model=None, **options):

@@ -85,7 +85,7 @@ def fitted(name: str, rank: int, size: int) -> dict[str, Any]:
     group = torch.distributed.group.WORLD if size else None
     result = fit(model, *data(rank, size or 1), progress_bar=False, process_group=group)
     return {
-        "losses": [result.bound, result.num_steps, result.cost.gradients],
+        "losses": [result.bound, len(result.trace), result.cost.gradients],
         "params": _params(),
         "words": [result.reason, result.diagnostics.verdict],
     }

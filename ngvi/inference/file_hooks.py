@@ -1,0 +1,78 @@
+"""What a file of a result asks its PPL to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ngvi.inference import serialize
+from ngvi.inference.serialize import Saved
+
+
+class FileHooks:
+    """Turn the PPL's arrays, parameters and guides into numbers and back.
+
+    Each package has one object of a subclass. It holds nothing.
+    """
+
+    #: Families by name, and the classes of guides that a file holds.
+    families: ClassVar[dict[str, type]]
+    guides: ClassVar[tuple[type, ...]]
+    #: The keyword of ``load`` that says where arguments in the file go.
+    device_option: ClassVar[str]
+
+    def flat(self, params: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Return the numbers of parameters, by flat names."""
+        raise NotImplementedError
+
+    def others(self, result: Any) -> dict[str, Any]:
+        """Return what a file has to know besides, for JSON."""
+        return serialize.guide_options(result.guide, self.families, self.guides)
+
+    def as_array(self, value: Any) -> np.ndarray | None:
+        """Return the numbers of one of the PPL's arrays, or None for anything else."""
+        raise NotImplementedError
+
+    def place(self, value: Any) -> str:
+        """Return the name of the device where one of the PPL's own arrays is."""
+        raise NotImplementedError
+
+    def device(self, given: Any) -> Any:
+        """Return the device that a user names.
+
+        :raises ValueError: if it is none.
+        """
+        raise NotImplementedError
+
+    def own(self, array: np.ndarray, place: Any = "") -> Any:
+        """Return an array of the PPL.
+
+        :param place: a device, or a name of :meth:`place`, for where the PPL has it by itself if
+            there is no such device.
+        """
+        raise NotImplementedError
+
+    def at_a_third(self, support: Any, shape: tuple[int, ...], like: Any) -> float:
+        """Return the sum of the value into which a support takes unconstrained thirds.
+
+        :param shape: of these.
+        :param like: an array of their kind.
+        """
+        raise NotImplementedError
+
+    def rebuilt(
+        self,
+        saved: Saved,
+        model: Callable,
+        run: tuple[tuple, dict[str, Any]],
+        guide: Any,
+        make_guide: Any,
+    ) -> dict[str, Any]:
+        """Return model, guide, parameters, optima, and fields of the package.
+
+        :param guide: the user's, or None.
+        :param make_guide: makes another, if there is none.
+        """
+        raise NotImplementedError

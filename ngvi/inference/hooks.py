@@ -1,0 +1,131 @@
+"""What a result asks its PPL to do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ngvi.inference.first_look import Seen
+from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
+from ngvi.inference.problem import Problem
+
+#: What a result draws random numbers for; NumPyro has a key for each.
+DIAGNOSTICS, SAMPLE, PREDICTIVE, GROUPS_OF_ARVIZ, GROUPS, NUTS = range(6)
+#: Run a sampler: from the density, starts in its coordinates, plan and length of the warm-up.
+Sampler = Callable[[WhitenedDensity, np.ndarray, NutsPlan, int], Chains]
+
+
+class Hooks:
+    """Run the model of a result, draw from its guide, and name its random numbers.
+
+    Each package has one object of a subclass. It holds nothing: ``result`` is the ``FitResult``.
+    """
+
+    #: The package.
+    library: ClassVar[str]
+    #: Keywords of the methods that draw, which :meth:`key` takes.
+    key_options: ClassVar[tuple[str, ...]] = ()
+
+    def begin(self, result: Any) -> None:
+        """Keep what the PPL needs beside the parameters, for a new result."""
+
+    def key(self, result: Any, purpose: int) -> Any:
+        """Return the random key of a purpose, where the PPL has keys."""
+        return None
+
+    def seed_of(self, key: Any) -> int | list[int]:
+        """Return a seed for numpy."""
+        raise NotImplementedError
+
+    def seed_of_diagnostics(self, result: Any) -> int | list[int]:
+        """Return the seed of :attr:`FitResult.diagnostics`."""
+        raise NotImplementedError
+
+    # -- the guide --------------------------------------------------------------------
+
+    def gaussians(self, guide: Any) -> list[Any]:
+        """Return the ``NaturalGaussianGuide`` in a guide."""
+        raise NotImplementedError
+
+    def distribution(self, gaussian: Any, params: dict[str, Any]) -> Any:
+        """Return the Gaussian at these parameters as a distribution of the PPL."""
+        raise NotImplementedError
+
+    def draws(self, result: Any, num_samples: int, key: Any) -> dict[str, Any]:
+        """Draw all latent sites from the guide."""
+        raise NotImplementedError
+
+    def at(self, result: Any, latents: np.ndarray) -> dict[str, Any]:
+        """Return the latent sites at latent vectors ``(N, d)``."""
+        raise NotImplementedError
+
+    def group_draws(
+        self, result: Any, guide: Any, num_samples: int, run: tuple[tuple, dict], key: Any
+    ) -> dict[str, Any]:
+        """Draw globals from the fit, and locals from a guide of other groups, not set up yet."""
+        raise NotImplementedError
+
+    # -- the model --------------------------------------------------------------------
+
+    look: Callable[[Callable, tuple, dict[str, Any]], Seen | None]
+    #: Mean and factor of a family.
+    mean_and_factor: Callable[[Any], tuple[Any, Any]]
+
+    def running(self, result: Any) -> AbstractContextManager:
+        """Surround all runs of the model."""
+        return contextlib.nullcontext()
+
+    def problem(self, result: Any) -> tuple[Problem, Any]:
+        """Return the problem at the result's arguments, and the state that the result has."""
+        raise NotImplementedError
+
+    def state_of(self, problem: Problem, params: dict[str, Any]) -> Any:
+        """Return the state of these parameters."""
+        raise NotImplementedError
+
+    def rows(self, result: Any, problem: Problem, state: Any) -> Any:
+        """Return the log likelihoods of single rows (:class:`~ngvi.workflow.rows.ObservedRows`)."""
+        raise NotImplementedError
+
+    def predictions(
+        self,
+        result: Any,
+        asked: Any,
+        of_fit: tuple[tuple, dict],
+        run: tuple[tuple, dict],
+        num_samples: int,
+        key: Any,
+    ) -> dict[str, Any]:
+        """Run the model at draws of its latents; see ``predictive``.
+
+        :param asked: which groups are new.
+        :param run: the arguments, ``of_fit`` itself to draw the observed sites anew.
+        """
+        raise NotImplementedError
+
+    def groups(
+        self, result: Any, draws: dict[str, Any], wanted: dict[str, bool]
+    ) -> tuple[Any, dict[str, str]]:
+        """Return groups for ArviZ, without constant data, and why which of them are missing.
+
+        :param wanted: ``"log_likelihood"``, ``"predictive"`` and ``"prior"``.
+        """
+        raise NotImplementedError
+
+    def out_of_bounds(self, result: Any) -> str:
+        """Say which indices go beyond an array's end without an error, if any do."""
+        return ""
+
+    # -- NUTS -------------------------------------------------------------------------
+
+    def whitened_density(self, result: Any) -> WhitenedDensity:
+        """Return the density where the Gaussian is ``N(0, I)``."""
+        raise NotImplementedError
+
+    def sampler(self, result: Any, request: NutsRequest) -> tuple[int | list[int], Sampler]:
+        """Return a seed for the starts, and the PPL's NUTS."""
+        raise NotImplementedError

@@ -1,0 +1,141 @@
+"""What NumPyro does for results; see :mod:`ngvi.inference.hooks`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from numpyro import handlers
+
+from ngvi.inference import hooks as shared
+from ngvi.inference.hooks import DIAGNOSTICS, GROUPS_OF_ARVIZ, NUTS, Sampler
+from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
+from ngvi.inference.problem import Problem
+from ngvi.workflow.arviz import ArvizGroups
+from ngvi.workflow.rows_result import mean_and_factor
+from numpyro_ngvi.guide import ReparametrizedGaussianGuide
+from numpyro_ngvi.guide.checks import check_key
+from numpyro_ngvi.inference import nuts
+from numpyro_ngvi.inference.first_look import look
+from numpyro_ngvi.inference.metric import Metric
+from numpyro_ngvi.inference.new_groups import out_of_bounds, predictions
+from numpyro_ngvi.inference.objective import Objective
+from numpyro_ngvi.inference.space import (
+    State,
+    StateSpace,
+    check_has_gaussian,
+    gaussians,
+    not_gaussian,
+    posteriors,
+)
+from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.workflow.rows import ModelRows
+from numpyro_ngvi.workflow.runs import ModelRuns
+
+
+class Hooks(shared.Hooks):
+    """Run a result's model as programs, with a random key for each purpose."""
+
+    library, key_options = "numpyro_ngvi", ("rng_key",)
+    look, gaussians = staticmethod(look), staticmethod(gaussians)
+    mean_and_factor = staticmethod(compiled(mean_and_factor, runs_once=True))
+
+    def key(self, result: Any, purpose: int, *, rng_key: jax.Array | None = None) -> jax.Array:
+        return _folded(result._rng_key, purpose) if rng_key is None else check_key(rng_key)
+
+    def seed_of(self, key: jax.Array) -> list[int]:
+        return np.asarray(random.key_data(key)).ravel().tolist()
+
+    def seed_of_diagnostics(self, result: Any, *, rng_key: jax.Array | None = None) -> list[int]:
+        return self.seed_of(self.key(result, DIAGNOSTICS, rng_key=rng_key))
+
+    # -- the guide --------------------------------------------------------------------
+
+    def distribution(self, gaussian: Any, params: dict[str, Any]) -> Any:
+        return gaussian.get_posterior(params)
+
+    def draws(self, result: Any, num_samples: int, key: jax.Array) -> dict[str, jax.Array]:
+        return result.guide.sample_posterior(
+            key, dict(result.params), *result.args, sample_shape=(num_samples,), **result.kwargs
+        )
+
+    def at(self, result: Any, latents: np.ndarray) -> dict[str, jax.Array]:
+        own = jnp.asarray(latents, result.family.loc.dtype)
+        return result._gaussian()._unpack_and_constrain(own, dict(result.params))
+
+    def group_draws(
+        self, result: Any, guide: Any, num_samples: int, run: tuple[tuple, dict], key: jax.Array
+    ) -> dict[str, jax.Array]:
+        with handlers.seed(rng_seed=0), handlers.block():
+            guide.set_up(*run[0], **run[1])
+        own, others = result.guide._pairs_of_globals(guide)
+        keys, family = random.split(key), result.family
+        noise = random.normal(keys[0], (num_samples, family.dim), family.loc.dtype)
+        latents = random.normal(keys[1], (num_samples, guide.latent_dim), family.loc.dtype)
+        latents = latents.at[:, others].set(family.sample(noise)[:, own])
+        return guide._unpack_and_constrain(latents, dict(result.params))
+
+    # -- the model --------------------------------------------------------------------
+
+    def problem(self, result: Any) -> tuple[Problem, State]:
+        check_has_gaussian(result.guide, result.params)
+        # What constrains parameters is not known here, and need not be: they stay as they are.
+        space = StateSpace(result.guide, dict(result.params), lambda params: params)
+        run = result.model, result.guide, result.args, result.kwargs
+        return Problem(Objective(*run, space, "stein"), space, Metric), dict(result.params)
+
+    def state_of(self, problem: Problem, params: dict[str, Any]) -> State:
+        return params
+
+    def rows(self, result: Any, problem: Problem, state: State) -> ModelRows:
+        own = state, posteriors(state), isinstance(result.guide, ReparametrizedGaussianGuide)
+        return ModelRows(result.model, result.guide, result.args, result.kwargs, *own)
+
+    def predictions(self, result: Any, *asked: Any) -> dict[str, jax.Array]:
+        return predictions(result, *asked)
+
+    def groups(
+        self, result: Any, draws: dict[str, jax.Array], wanted: dict[str, bool]
+    ) -> tuple[ArvizGroups, dict[str, str]]:
+        keys = random.split(self.key(result, GROUPS_OF_ARVIZ))
+        own = not_gaussian(result.params)
+        runs = ModelRuns(result.model, own, result.args, result.kwargs, keys)
+        return ArvizGroups.of_runs(runs, draws, wanted)
+
+    def out_of_bounds(self, result: Any) -> str:
+        return out_of_bounds(result.model, result.args, result.kwargs)
+
+    # -- NUTS -------------------------------------------------------------------------
+
+    def whitened_density(self, result: Any) -> WhitenedDensity:
+        whitened = result.model, result.guide, result.family, dict(result.params)
+        return nuts.whitened_density(*whitened, result.args, result.kwargs)
+
+    def sampler(
+        self,
+        result: Any,
+        request: NutsRequest,
+        *,
+        chain_method: str = "auto",
+        rng_key: jax.Array | None = None,
+    ) -> tuple[list[int], Sampler]:
+        key = self.key(result, NUTS, rng_key=rng_key)
+
+        def run(
+            density: WhitenedDensity, starts: np.ndarray, plan: NutsPlan, num_warmup: int
+        ) -> Chains:
+            own = jnp.asarray(starts, result.family.loc.dtype)
+            found = nuts.run(density, own, plan, num_warmup, request, chain_method, key)
+            names = {site.name for site in result.guide.sites}
+            return found._replace(draws={k: v for k, v in found.draws.items() if k in names})
+
+        return self.seed_of(key), run
+
+
+@partial(compiled, runs_once=True)
+def _folded(key: jax.Array, number: int) -> jax.Array:
+    return random.fold_in(key, number)

@@ -1,0 +1,87 @@
+"""What Pyro does for files of results; see :mod:`ngvi.inference.file_hooks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import biject_to
+
+from ngvi._lock import serialised
+from ngvi.inference import file_hooks as shared
+from ngvi.inference.posterior import to_numpy
+from ngvi.inference.serialize import Saved
+from pyro_ngvi.families.registry import REGISTRY
+from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
+from pyro_ngvi.inference.space import gaussians
+from pyro_ngvi.tracing.messengers import repeatable_noise
+
+
+class FileHooks(shared.FileHooks):
+    """Turn tensors, parameters and guides into numbers and back."""
+
+    families, guides = REGISTRY.families, (NaturalGaussianGuide, ReparametrizedGaussianGuide)
+    device_option = "map_location"
+
+    def flat(self, params: dict[str, Any]) -> dict[str, np.ndarray]:
+        return {name: to_numpy(value) for name, value in params.items()}
+
+    def as_array(self, value: Any) -> np.ndarray | None:
+        return to_numpy(value) if isinstance(value, Tensor) else None
+
+    def place(self, value: Any) -> str:
+        return str(value.device)
+
+    def device(self, given: Any) -> torch.device:
+        try:
+            return torch.device(given)
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"map_location must be a device such as 'cpu' or 'cuda:0', got {given!r}."
+            ) from error
+
+    def own(self, array: np.ndarray, place: Any = "") -> Tensor:
+        own = torch.from_numpy(array)
+        if isinstance(place, torch.device):
+            return own.to(place)
+        return own.to(place) if place and _is_here(place) else own
+
+    def at_a_third(self, support: Any, shape: tuple[int, ...], like: Any) -> float:
+        return float(biject_to(support)(like.new_full(shape, 1 / 3)).sum())
+
+    @serialised
+    def rebuilt(
+        self,
+        saved: Saved,
+        model: Callable,
+        run: tuple[tuple, dict[str, Any]],
+        guide: Any,
+        make_guide: Any,
+    ) -> dict[str, Any]:
+        with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
+            ready = set_up(model, *run, guide, make_guide, STARTS, 0)
+            parameters: Any = ready.problem.space
+            own = parameters.snapshot()
+            saved.check_same(gaussians(ready.guide), self.at_a_third, self.flat(own))
+
+            def made(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+                return {name: torch.from_numpy(arrays[name]).to(own[name]) for name in own}
+
+            params = made(saved.under("params/"))
+            parameters.write(parameters.restored(params, with_own=True))
+            keep()
+        found = {"model": ready.model, "guide": ready.guide, "optima": saved.optima(made)}
+        return {**found, "params": params}
+
+
+def _is_here(place: str) -> bool:
+    try:
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError):  # torch without it, or fewer of them
+        return False
+    return True

@@ -1,0 +1,185 @@
+"""What Pyro does for results; see :mod:`ngvi.inference.hooks`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer import Predictive
+from torch import Tensor
+from torch.distributions import transform_to
+
+from ngvi.inference import hooks as shared
+from ngvi.inference.hooks import Sampler
+from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
+from ngvi.inference.problem import Problem
+from ngvi.inference.result import PLAN
+from ngvi.workflow.arviz import ArvizGroups
+from ngvi.workflow.rows_result import mean_and_factor
+from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.guide.posterior import to_distribution
+from pyro_ngvi.inference import nuts
+from pyro_ngvi.inference.first_look import look
+from pyro_ngvi.inference.new_groups import predictions
+from pyro_ngvi.inference.problem import make_problem, replay
+from pyro_ngvi.inference.space import State, gaussians
+from pyro_ngvi.tracing.messengers import repeatable_noise
+from pyro_ngvi.tracing.recording import Replays
+from pyro_ngvi.workflow.rows import ModelRows
+from pyro_ngvi.workflow.runs import ModelRuns
+
+
+class Hooks(shared.Hooks):
+    """Run a result's model with the parameters of its fit, whatever the parameter store holds.
+
+    A result has these, unconstrained, and their constraints as ``_store``.
+    """
+
+    library = "pyro_ngvi"
+    look, gaussians = staticmethod(look), staticmethod(gaussians)
+    mean_and_factor = staticmethod(mean_and_factor)
+
+    def begin(self, result: Any) -> None:
+        known = vars(result).get("_store") or pyro.get_param_store().get_state()
+        found = {name: c for name, c in known["constraints"].items() if name in result.params}
+        params = {
+            name: transform_to(constraint).inv(result.params[name]).detach().requires_grad_()
+            for name, constraint in found.items()
+        }
+        result._store = {"params": params, "constraints": found}
+
+    def seed_of(self, key: None) -> int:
+        return int(torch.randint(2**31, ()))
+
+    def seed_of_diagnostics(self, result: Any, *, seed: int = 0) -> int:
+        return seed
+
+    # -- the guide --------------------------------------------------------------------
+
+    def distribution(self, gaussian: Any, params: dict[str, Any]) -> Any:
+        return to_distribution(gaussian._family_of(params))
+
+    @torch.no_grad()
+    def draws(self, result: Any, num_samples: int, key: None) -> dict[str, Tensor]:
+        guide, run = result.guide, (result.args, result.kwargs)
+        if isinstance(guide, NaturalGaussianGuide):
+            return guide._sample(result.family, num_samples)
+        with own_parameters(result), poutine.block():
+            draws = Predictive(guide, num_samples=num_samples)(*run[0], **run[1])
+            nodes = poutine.trace(guide).get_trace(*run[0], **run[1]).nodes
+        is_own = {name: not nodes[name]["infer"].get("is_auxiliary") for name in draws}
+        return {name: value for name, value in draws.items() if is_own[name]}
+
+    @torch.no_grad()
+    def at(self, result: Any, latents: np.ndarray) -> dict[str, Tensor]:
+        with own_parameters(result), poutine.block():
+            like = result.family.loc
+            return result._gaussian()._constrained(torch.as_tensor(latents).to(like))
+
+    @torch.no_grad()
+    def group_draws(
+        self, result: Any, guide: Any, num_samples: int, run: tuple[tuple, dict], key: None
+    ) -> dict[str, Tensor]:
+        with own_parameters(result), poutine.block():
+            with torch.enable_grad():
+                guide._setup_prototype(*run[0], **run[1])
+            own, others = result.guide._pairs_of_globals(guide)
+            family = result.family
+            noise = family.loc.new_empty(num_samples, family.dim).normal_()
+            latents = family.loc.new_empty(num_samples, guide.latent_dim).normal_()
+            latents[:, others] = family.sample(noise)[:, own]
+            return guide._constrained(latents)
+
+    # -- the model --------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def running(self, result: Any) -> Iterator[None]:
+        with own_parameters(result), repeatable_noise(), poutine.block(), Replays() as replays:
+            result._replays = replays
+            yield
+
+    def problem(self, result: Any) -> tuple[Problem, State]:
+        run = result.model, result.guide, result.args, result.kwargs
+        plan, *made_of = vars(result).get(PLAN, (None,) * 5)
+        plan = plan if all(map(operator.is_, made_of, run)) else None
+        problem: Any = make_problem(*run, curvature="stein", plan=plan)
+        vars(result)[PLAN] = problem.objective._plan, *run
+        # Others' draws share so few passes that most would end before a recording had paid.
+        if isinstance(result.guide, ReparametrizedGaussianGuide):
+            replay(problem.objective.density, result.guide, result._replays)
+        return problem, problem.space.initial
+
+    def state_of(self, problem: Any, params: dict[str, Any]) -> State:
+        return problem.space.restored(params)
+
+    def rows(self, result: Any, problem: Any, state: State) -> ModelRows:
+        objective, space = problem.objective, problem.space
+        density, here = objective.density, space.by_site(state)
+        is_mapped = isinstance(result.guide, ReparametrizedGaussianGuide)
+        rows = density, here, space.split, objective.draws_per_pass, is_mapped
+        return ModelRows(*rows, functools.partial(replay, density, result.guide))
+
+    @torch.no_grad()
+    def predictions(self, result: Any, *asked: Any) -> dict[str, Tensor]:
+        with own_parameters(result), poutine.block():
+            return predictions(result, *asked)
+
+    @torch.no_grad()
+    def groups(
+        self, result: Any, draws: dict[str, Tensor], wanted: dict[str, bool]
+    ) -> tuple[ArvizGroups, dict[str, str]]:
+        with own_parameters(result):
+            runs = ModelRuns(result.model, result.args, result.kwargs)
+            return ArvizGroups.of_runs(runs, draws, wanted)
+
+    # -- NUTS -------------------------------------------------------------------------
+
+    def whitened_density(self, result: Any, replays: Replays | None = None) -> WhitenedDensity:
+        whitened = result.model, result.guide, result.family, result.args, result.kwargs
+        parameters = functools.partial(own_parameters, result)
+        return nuts.whitened_density(*whitened, parameters, replays or Replays())
+
+    def sampler(
+        self, result: Any, request: NutsRequest, *, mp_context: str | None = None
+    ) -> tuple[int, Sampler]:
+        def run(_: WhitenedDensity, starts: np.ndarray, plan: NutsPlan, num_warmup: int) -> Chains:
+            own = torch.as_tensor(starts).to(result.family.loc)
+            with Replays() as replays:
+                density = self.whitened_density(result, replays)
+                return nuts.run(density, own, plan, num_warmup, request, mp_context)
+
+        return self.seed_of(None), run
+
+
+@contextlib.contextmanager
+def own_parameters(result: Any) -> Iterator[None]:
+    """Put the result's parameters in the place of those in the store."""
+    state: Any = {key: dict(v) for key, v in result._store.items()}
+    with _weights_at(result.model, state["params"]), pyro.get_param_store().scope(state):
+        yield
+
+
+@contextlib.contextmanager
+def _weights_at(model: Any, params: dict[str, Tensor]) -> Iterator[None]:
+    """Set a ``PyroModule``'s plain weights, which it reads itself, to these parameters.
+
+    :param params: unconstrained; the weights take their places.
+    """
+    own = dict(model.named_parameters()) if isinstance(model, torch.nn.Module) else {}
+    own = {name: weight for name, weight in own.items() if name in params}
+    before = {name: weight.data for name, weight in own.items()}
+    try:
+        for name, weight in own.items():
+            weight.data = params[name].detach()
+            params[name] = weight
+        yield
+    finally:
+        for name, weight in own.items():
+            weight.data = before[name]
