@@ -226,23 +226,23 @@ MISTAKES = {
     ),
     "an option that fit has": (
         lambda ppl: ppl.package.FitOptions(max_steps=3),
-        r"FitOptions has no argument max_steps=. It has local=",
+        r"FitOptions has no argument max_steps=. It has prior_start=",
     ),
     "options of an option in a dictionary": (
         lambda ppl: ppl.fit(
             models.location(ppl),
             ppl.array(Y),
-            options=ppl.package.FitOptions(multi_start={"max_starts": 3}),
+            options=ppl.package.FitOptions(multi_start={"num_starts": 3}),
         ),
-        r"options=FitOptions.multi_start must be of type MultiStartOptions\(...\), got \{'max",
+        r"options=FitOptions.multi_start must be of type MultiStartOptions\(...\), got \{'num",
     ),
     "a number of an option in words": (
         lambda ppl: ppl.fit(
             models.location(ppl),
             ppl.array(Y),
-            options=ppl.package.FitOptions(multi_start=MultiStartOptions(max_starts="many")),
+            options=ppl.package.FitOptions(multi_start=MultiStartOptions(num_starts="many")),
         ),
-        r"FitOptions.multi_start.max_starts must be of type int, got 'many'",
+        r"FitOptions.multi_start.num_starts must be of type int, got 'many'",
     ),
     "an item of the diagnostics": (
         lambda ppl: shared_result(ppl).diagnostics["pareto_k"],

@@ -26,7 +26,7 @@ from ngvi.inference.monitor import (
 )
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.optima import Optimum
-from ngvi.inference.options import SampleOptions
+from ngvi.inference.options import LEVELS, SampleOptions
 from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.problem import Integrated, Problem
 from ngvi.inference.recorded import recorded
@@ -58,7 +58,8 @@ def optimise(
     :param monitor: watches it; by default one of its own.
     :param is_good: see :meth:`MultiStart.solve`.
     """
-    problem = over_minibatches(problem, SampleOptions())
+    if request.options.data_passes:
+        problem = over_minibatches(problem, SampleOptions())
     if checkpoint is not None:
         if not num_steps:
             state = checkpoint.begun(problem.space, state)
@@ -98,7 +99,7 @@ def _outcome(
 ) -> Outcome:
     """What a search has come to, with what the checks find."""
     best = search.so_far() if ending is not None else _finished(search, request.tolerance)
-    rank = search.options.multi_start.same
+    rank = LEVELS.same
     optima = sorted(search.runs.optima, key=lambda one: one.rank(rank), reverse=True)
     outcome = Outcome(best, optima, search.exploration, ending=ending, search=search)
     outcome.tolerance, outcome.same = request.tolerance, rank
@@ -108,10 +109,11 @@ def _outcome(
             known = dataclasses.replace(best.validation, error=outcome.finding.error)
             best.validation = known
         elif outcome.finding is None and search.problem.objective.is_exact:
-            bound, error = integrated(search.problem, best.state, rng, request.options.validation)
+            bound, error = integrated(search.problem, best.state, rng)
             best.validation = dataclasses.replace(best.validation, bound=bound, error=error)
     elif ending is None:
-        words = runaway(search.problem, best.state, request.options.runaway)
+        options = request.options
+        words = options.check_endless and runaway(search.problem, best.state, options.runaway)
         context = Context(search.problem, rng, request.tolerance, request.options)
         outcome.finding = Finding("endless", words) if words else support(context, best)
         if outcome.finding is None and best.status is Status.CONTRADICTED:
@@ -167,7 +169,7 @@ def account(
     return {
         "trace": trace,
         "validation": None if problem.objective.is_subsampled else best.validation,
-        "restarts": outcome.restarts(request.options.multi_start.same),
+        "restarts": outcome.restarts(LEVELS.same),
         "verdict": outcome.verdict,
         "reason": reason,
         "cost": dataclasses.replace(problem.objective.cost),

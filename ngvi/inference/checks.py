@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.inference.optima import Optimum
-from ngvi.inference.options import FitOptions
+from ngvi.inference.options import LEVELS, FitOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.runaway import runaway
 from ngvi.inference.validation import integrated, rare_loss
@@ -82,7 +82,7 @@ def rare_losses(context: Context, optimum: Optimum) -> Finding | None:
     if objective.is_subsampled or objective.rows is not None or not math.isfinite(known.bound):
         return None
     loss = rare_loss(context.problem, optimum.state, context.rng, known, options)
-    is_hardly_known = known.is_heavy_tailed and known.error > options.hardly_known
+    is_hardly_known = known.is_heavy_tailed and known.error > LEVELS.notable
     if loss < options.notable_loss and not is_hardly_known:
         return None
     error = max(known.error, loss)
@@ -102,10 +102,9 @@ def integral(context: Context, optimum: Optimum) -> Finding | None:
     objective, known = context.problem.objective, optimum.validation
     if not objective.is_exact or not math.isfinite(known.bound):
         return None
-    options = context.options.validation
-    bound, error = integrated(context.problem, optimum.state, context.rng, options)
+    bound, error = integrated(context.problem, optimum.state, context.rng)
     off = abs(bound - known.bound)
-    if off <= options.certain * known.error + error:
+    if off <= LEVELS.certain * known.error + error:
         return None
     return Finding(
         "integral",
@@ -126,9 +125,10 @@ CHECKS: tuple[Check, ...] = (support, precision, gradients, rare_losses, integra
 
 
 def first_finding(context: Context, optimum: Optimum) -> Finding | None:
-    """What the first check finds that finds something."""
+    """What the first check finds that finds something, of those that are switched on."""
     for check in CHECKS:
-        found = check(context, optimum)
+        is_on = getattr(context.options, f"check_{check.__name__}", True)
+        found = check(context, optimum) if is_on else None
         if found is not None:
             return found
     return None

@@ -31,6 +31,7 @@ from ngvi.inference.map_ascent import Ascent
 from ngvi.inference.mixture_options import MixtureOptions
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.optima import Optimum
+from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.starts import MODE
 from ngvi.inference.validation import Validation
@@ -105,7 +106,7 @@ class Modes:
         limit = max(self.options.part_of_search * cost.total, self.options.least_for_modes)
         for start in range(0, len(points), size):
             some, before = points[start : start + size], cost.total
-            ends = ascents_beside(problem, best, some, self.runs.options.starts)
+            ends = ascents_beside(problem, best, some, self.runs.options)
             spent += cost.total - before
             self._meet(ends)
             each = spent / (start + len(some))
@@ -190,7 +191,7 @@ class Modes:
 
     def _is_of_one_height(self, end: Ascent) -> bool:
         """Whether a mode may be one of those with hardly any mass, or its mirror image."""
-        same = self.runs.options.starts.same_height + end.rounding
+        same = LEVELS.same + end.rounding
         return any(abs(one.height - end.height) <= same for one in self._negligible)
 
     def _add(self, state: State, validation: Validation) -> None:

@@ -17,7 +17,7 @@ from ngvi.inference import progress
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.map_ascent import Ascent, map_ascents
 from ngvi.inference.optima import Exploration, Optimum, better_elsewhere
-from ngvi.inference.options import StartOptions
+from ngvi.inference.options import LEVELS, FitOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.runs import Run, Runs, same_bound
 from ngvi.inference.search import Status
@@ -45,7 +45,8 @@ class Explorer:
         self._cost = runs.problem.objective.cost
         self._modes: list[tuple[Ascent, Optimum]] = []
         self._ends: list[tuple[Validation, Optimum]] = []  # of first stages that went on to there
-        self._are_ends_optima, self._for_ends = False, 0.0  # the cost of following them
+        self._treat_as_optima = not runs.options.follow_low_ends
+        self._saddle_budget = 0.0  # the cost of following them
         self._heights: list[tuple[float, float]] = []  # of modes that starts led to, and rounding
 
     def explore(self) -> None:
@@ -56,7 +57,7 @@ class Explorer:
                 if self._may_go_on():
                     self.runs.waiting.remove(run)
                     self._lead(run, counts=False)
-        while self._may_go_on() and self.report.num_starts < self.options.max_starts:
+        while self._may_go_on():
             if self.checkpoint is not None and (found := progress.note(self)) is not None:
                 self.checkpoint.condense(*found)
             best = self.runs.best
@@ -84,7 +85,7 @@ class Explorer:
     def limit(self) -> float:
         """Of the cost of all."""
         first = (1.0 + self.share) * self.spent + self.options.exploration_floor
-        return max(first, (1.0 + self.share) * self.reached) + self._for_ends
+        return max(first, (1.0 + self.share) * self.reached) + self._saddle_budget
 
     def _may_go_on(self) -> bool:
         return self._cost.total < self.limit
@@ -104,7 +105,7 @@ class Explorer:
         """
         counts = [one.count for one in self.runs.optima if one.count]
         found = better_elsewhere(sum(counts), len(counts))
-        if self._heights:
+        if self._heights and self.runs.options.count_modes:
             num_ends = max(len(self._heights), sum(counts))
             found = max(found, better_elsewhere(num_ends, self._num_modes()))
         self.report.probability = found
@@ -115,14 +116,14 @@ class Explorer:
 
     def _num_modes(self) -> int:
         """Modes of different height that ascents have ended at; all that are far below are one."""
-        least = self.runs.level(self.runs.best) - self._allowed(self.options.degenerate)
+        least = self.runs.level(self.runs.best) - self._allowed(*self.options.degenerate)
         heights = sorted((max(height, least) for height, _ in self._heights), reverse=True)
-        slack = self.runs.options.starts.same_height + max(near for _, near in self._heights)
+        slack = LEVELS.same + max(near for _, near in self._heights)
         return 1 + sum(one - other > slack for one, other in itertools.pairwise(heights))
 
-    def _allowed(self, nats: tuple[float, float]) -> float:
-        """So many nats, and so many for each latent."""
-        return nats[0] + nats[1] * self.runs.problem.space.dim
+    def _allowed(self, nats: float, for_each: float) -> float:
+        """Nats, and nats for each latent."""
+        return nats + for_each * self.runs.problem.space.dim
 
     def _round(self) -> bool:
         """Some starts, drawn alike; whether there were any."""
@@ -147,8 +148,7 @@ class Explorer:
         return True
 
     def _ascents(self, points: np.ndarray) -> list[Ascent]:
-        options = self.runs.options.starts
-        return ascents_beside(self.runs.problem, self.runs.best, points, options)
+        return ascents_beside(self.runs.problem, self.runs.best, points, self.runs.options)
 
     def _led_by(self, point: np.ndarray, end: Ascent) -> Optimum | None:
         """The optimum to which a point leads.
@@ -164,8 +164,8 @@ class Explorer:
             return known
         start = self.starts.at(end.mean, MODE, self.runs.best.state) if end.is_mode else None
         above = end.height - self.runs.level(self.runs.best)
-        if start is None or above > self._allowed(self.options.degenerate):
-            least = self.runs.best.validation.bound - self.options.coarse_gap
+        if start is None or above > self._allowed(*self.options.degenerate):
+            least = self.runs.best.validation.bound - LEVELS.worth
             if start is None or start.value < least:
                 start = self.starts.broad(point)
         known = None if start is None else self._follow(start)
@@ -191,11 +191,11 @@ class Explorer:
         A Gaussian has the first mode that is found inside of it. Others there, of another height,
         may have optima of their own: one as broad as the prior covers every narrow mode.
         """
-        same = self.runs.options.starts.same_height + end.rounding
+        same = LEVELS.same + end.rounding
         for mode, optimum in self._modes if end.is_mode else ():
             if abs(mode.height - end.height) <= same:
                 return optimum
-        above = self._allowed(self.options.inside)
+        above = self._allowed(LEVELS.worth, self.options.inside)
         for optimum in sorted(self.runs.optima, key=lambda one: -one.validation.lower):
             if not (optimum.is_certified and self.runs.is_inside(optimum.state, end.mean)):
                 continue
@@ -213,7 +213,7 @@ class Explorer:
         :param counts: whether its start is one of those that are drawn alike.
         :return: None if it is not known.
         """
-        best, allowed = self.runs.best, self.options.coarse_gap
+        best, allowed = self.runs.best, LEVELS.worth
         if run.validation is None:
             run.validation = self.runs.validated(run.search.state, coarsely=True)
         if not (math.isfinite(run.level) and run.validation.error < allowed):
@@ -224,14 +224,14 @@ class Explorer:
             return self._lower(run, gap, counts)
         if self._is_at_the_best(run):
             return best
-        return self._followed(run, self._left(), max(self.runs.tolerance, self.options.same))
+        return self._followed(run, self._left(), max(self.runs.tolerance, LEVELS.same))
 
     def _is_at_the_best(self, run: Run) -> bool:
         """Whether a run is inside the best Gaussian, at a bound that is hardly another."""
         best, known = self.runs.best, run.known
         noise = 2 * math.hypot(best.validation.error, known.error)
         gap = best.validation.bound - run.level
-        if not -noise - self.options.same < gap <= self.options.coarse_gap + noise:
+        if not -noise - LEVELS.same < gap <= LEVELS.worth + noise:
             return False
         return self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
 
@@ -240,7 +240,7 @@ class Explorer:
 
         :param tolerance: of what is left there.
         """
-        self.runs.current, best, same = run, self.runs.best, self.options.same
+        self.runs.current, best, same = run, self.runs.best, LEVELS.same
         run.search.tolerance = tolerance
         run.search.advance(max_cost)
         run.validation = self.runs.validated(run.search.state)
@@ -270,28 +270,28 @@ class Explorer:
         if not run.is_coarse:
             return None  # it was on its way
         new = self.runs.optimum(run)
-        slack = max(self.runs.options.local.coarse_gap, self.options.alike * gap)
-        optima = [one for one in self.runs.optima if one.is_certified or self._are_ends_optima]
+        slack = max(self.runs.options.local.coarse_gap, LEVELS.negligible * gap)
+        optima = [one for one in self.runs.optima if one.is_certified or self._treat_as_optima]
         for end, one in [*self._ends, *((one.validation, one) for one in optima)]:
             if same_bound(end, new.validation, slack):
                 return one
-        if counts and not self._are_ends_optima:
-            before, most = self._cost.total, self.options.exploration_floor - self._for_ends
+        if counts and not self._treat_as_optima:
+            before, most = self._cost.total, self.options.exploration_floor - self._saddle_budget
             # Near a saddle little seems to be left.
-            found = self._followed(run, most, min(self.runs.tolerance, self.options.same))
-            self._for_ends += self._cost.total - before
+            found = self._followed(run, most, min(self.runs.tolerance, LEVELS.same))
+            self._saddle_budget += self._cost.total - before
             if found is not None:
                 self._ends.append((new.validation, found))
             if found is not None or self._ends:
-                self._are_ends_optima = found not in (None, self.runs.best)
+                self._treat_as_optima = found not in (None, self.runs.best)
                 return found
-            self._are_ends_optima = True
+            self._treat_as_optima = True
         self.runs.optima.append(new)
         return new
 
 
 def ascents_beside(
-    problem: Problem, best: Optimum | None, points: np.ndarray, options: StartOptions
+    problem: Problem, best: Optimum | None, points: np.ndarray, options: FitOptions
 ) -> list[Ascent]:
     """Uphill from points, in the coordinates of the best Gaussian where that is cheap.
 
@@ -301,7 +301,8 @@ def ascents_beside(
     state = space.initial if best is None else best.state
     if not len(points):
         return []
-    if best is not None and space.dim <= options.max_whitened:
+    is_small = space.dim <= LEVELS.max_dense
+    if options.whitened_ascents and best is not None and is_small:
         draws, _ = space.draw(state, np.eye(space.dim))
         factor = (draws - space.mean(state)).T
-    return map_ascents(problem, state, points, options, factor)
+    return map_ascents(problem, state, points, options.starts, factor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ngvi.inference.estimate import Sample, State
-from ngvi.inference.options import LocalSearchOptions
+from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 
 
@@ -14,8 +14,8 @@ class HeldOut:
     :ivar best: of the states that they have seen, the one that they like best.
     """
 
-    def __init__(self, problem: Problem, start: State, options: LocalSearchOptions) -> None:
-        self.problem, self.best, self.options = problem, start, options
+    def __init__(self, problem: Problem, start: State) -> None:
+        self.problem, self.best = problem, start
         self.begin()
 
     def begin(self) -> None:
@@ -31,13 +31,13 @@ class HeldOut:
         """
         if not self.sample:
             return False
-        options, values = self.options, self._values
+        values = self._values
         value = self.problem.objective.bound(state, self.sample).value
         if not values or value >= max(values):
             self.best = state
         values.append(value)
-        if len(values) < 2 or gained < options.min_gain:
+        if len(values) < 2 or gained < LEVELS.notable:
             return False
         learnt = (values[-1] - values[-2]) / gained
-        self._unlearnt = 0 if learnt > options.learnt_part else self._unlearnt + 1
-        return not learnt > -options.learnt_part or self._unlearnt > 1
+        self._unlearnt = 0 if learnt > LEVELS.negligible else self._unlearnt + 1
+        return not learnt > -LEVELS.negligible or self._unlearnt > 1

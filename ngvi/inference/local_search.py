@@ -30,7 +30,7 @@ from ngvi.inference.estimate import Direction, Estimate, Pairs, Sample, State, S
 from ngvi.inference.held_out import HeldOut
 from ngvi.inference.metric import Corrected, Metric
 from ngvi.inference.model_parameters import with_model_parameters
-from ngvi.inference.options import LocalSearchOptions
+from ngvi.inference.options import LEVELS, LocalSearchOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.runaway import widens_without_limit
 from ngvi.inference.search import Search, Status, Steps
@@ -53,13 +53,13 @@ class LocalSearch(Search):
         self.sample: Sample = []
         self.estimate = NO_ESTIMATE  #: at the state, over the sample
         self.pairs: Pairs = []
-        self.radius, self.step_size = self.options.local.radius, 1.0
+        self.radius, self.step_size = LEVELS.notable, 1.0
         self.damping = 1.0  #: of a step, where a long one before it has led too far
         self.num_groups = num_groups
         self.coarse_state: State = None
         self.flattest = 1.0  #: the least curvature that was seen, of the metric's
         self._stops_when_coarse = False
-        self._held_out = HeldOut(self.problem, self.state, self.options.local)
+        self._held_out = HeldOut(self.problem, self.state)
         self._metric_here: Metric | None = None
 
     @property
@@ -103,10 +103,11 @@ class LocalSearch(Search):
             gap = options.stage_part * self.tolerance
         while True:
             self._use(self._fresh(count))
-            if not self.problem.objective.is_exact:  # what is integrated has no draws
+            is_exact = self.problem.objective.is_exact  # what is integrated has no draws
+            if self.options.held_out_draws and not is_exact:
                 self._held_out.sample = self._fresh(count)
             status = yield from self._stage(gap)
-            count = options.more_draws * len(self.sample)
+            count = LEVELS.more_draws * len(self.sample)
             if status is not Status.OVERFITTED or count > options.max_groups:
                 break
             self.state = self.best
@@ -138,7 +139,8 @@ class LocalSearch(Search):
             if test.is_met(self.tolerance):
                 self._record(estimate, fresh, 0.0)
                 return Status.OPTIMUM
-            if not index:  # gradients that values contradict are followed no further
+            # Gradients that values contradict are followed no further.
+            if not index and self.options.check_gradients:
                 draws = self.options.validation.coarse()
                 found = validate(self.problem, self.state, self.rng, draws)
                 if found.mismatch > max(test.upper, self.tolerance):
@@ -150,7 +152,7 @@ class LocalSearch(Search):
 
     def _test(self, fresh: Sample) -> Generator[None, None, tuple[Certificate, Estimate]]:
         """What is left to the optimum, by draws that have not been learnt from."""
-        options, confidence = self.options.certificate, self.options.certificate.confidence
+        options, confidence = self.options.certificate, LEVELS.confidence
         before = self.problem.objective.bound(self.state, fresh)
         test = quadratic(self._metric(), before, confidence)
         if not (test.is_met(self.tolerance) and self._may_be_flat()):
@@ -158,9 +160,9 @@ class LocalSearch(Search):
         old = self.state, self.sample, self.estimate
         self.sample, self.estimate = fresh, before
         is_flat = self._is_flat_family()
-        part = options.step_part_if_flat if is_flat else options.step_part
-        num_steps = options.num_steps_if_flat if is_flat else options.num_steps
-        yield from self._stage(part * self.tolerance, num_steps)
+        # Where a direction may be far flatter than the metric says, that foretells no end.
+        left = 0.0 if is_flat else LEVELS.tiny * self.tolerance
+        yield from self._stage(left, options.max_rounds if is_flat else options.num_steps)
         test = stepped(before, self.estimate, self._corrected().predicted, test.noise, confidence)
         if test.is_met(self.tolerance):
             self.state, self.sample, self.estimate = old
@@ -169,6 +171,8 @@ class LocalSearch(Search):
 
     def _may_be_flat(self) -> bool:
         options = self.options.certificate
+        if not self.options.certificate_steps:
+            return False
         is_known = self.flattest >= options.flat and not self._is_flat_family()
         return not is_known or self.problem.space.dim <= options.few_latents
 
@@ -185,7 +189,7 @@ class LocalSearch(Search):
             return False
         wanted = most
         if math.isfinite(test.noise):
-            growth = min(test.noise / allowed, self.options.local.more_draws)
+            growth = min(test.noise / allowed, LEVELS.more_draws)
             wanted = min(most, math.ceil(count * max(growth, 1.0)))
         if (has_moved and is_noisy) or not self.sample:
             self._use(self._fresh(min(most, max(wanted, 2 * count))))
@@ -205,7 +209,7 @@ class LocalSearch(Search):
         :return: None at the optimum, or after so many steps; else why it stopped before.
         """
         options = self.options.local
-        self.radius, refused = max(self.radius, options.radius), 0
+        self.radius, refused, most = max(self.radius, LEVELS.notable), 0, 2 * options.check_every
         values = [self.estimate.value]
         while len(values) <= max_steps:
             found = self._corrected()
@@ -226,7 +230,7 @@ class LocalSearch(Search):
             if ends is None:
                 refused += 1
                 self._refuse(step, refused)
-                if refused >= options.max_refused or not self.radius > 0:
+                if refused >= most or not self.radius > 0:
                     return Status.STUCK
                 yield
                 continue
@@ -259,8 +263,8 @@ class LocalSearch(Search):
         if not (math.isfinite(new) and math.isfinite(ends)):
             return None
         turned = ends < -step.slope and new < value
-        slack = min(options.slack * abs(step.slope), options.max_slack)
-        slack += options.rounding_units * self.problem.rounding(value)
+        slack = min(options.slack * abs(step.slope), options.coarse_gap)
+        slack += LEVELS.rounding_units * self.problem.rounding(value)
         return None if turned or new < value - slack else ends
 
     def _refuse(self, step: Step, refused: int) -> None:
@@ -268,7 +272,7 @@ class LocalSearch(Search):
 
         :param refused: steps in a row.
         """
-        self.radius = self.options.local.shrinkage * step.length
+        self.radius = LEVELS.shrinkage * step.length
         self._metric().refused()
         if refused > 1:
             self._forget()
@@ -278,14 +282,13 @@ class LocalSearch(Search):
 
         :param ends: the slope of the bound at its end.
         """
-        options, space = self.options.local, self.problem.space
-        secant = _secant(self.problem, step, ends)
+        space, secant = self.problem.space, self._secant(step, ends)
         if ends > 0:
-            growth = min(secant**2, options.most_growth) if secant < math.inf else options.growth
-            self.radius = max(self.radius, max(growth, options.growth) * step.length)
-        elif ends < -options.turn * step.slope:
+            growth = min(secant**2, LEVELS.growth**3) if secant < math.inf else LEVELS.growth
+            self.radius = max(self.radius, max(growth, LEVELS.growth) * step.length)
+        elif ends < -(1.0 - LEVELS.negligible) * step.slope:
             # The divergence of a step of no length is rounding, and may be negative.
-            self.radius = max(0.5 * step.length, options.rounding_units * space.dim * space.eps)
+            self.radius = max(0.5 * step.length, LEVELS.rounding_units * space.dim * space.eps)
         is_short = self._is_short(step, ends)
         self.damping = 1.0 if is_short or ends > 0 else min(secant, 1.0)
         self._metric().accepted(step, self.estimate.mean, estimate.mean, is_short)
@@ -293,11 +296,21 @@ class LocalSearch(Search):
             self.pairs.clear()
         # Of long steps only one with other parameters is a pair: along a ridge of them and the
         # Gaussians no metric says where to go.
-        if is_short or space.has_model_parameters:
+        if self.options.quasi_newton and (is_short or space.has_model_parameters):
             y = self.estimate.mean.natural - estimate.mean.natural
             self.pairs.append((step.change, y))
             del self.pairs[: -max(self._metric().max_pairs, 1)]
         self.state, self.estimate, self._metric_here = step.state, estimate, None
+
+    def _secant(self, step: Step, ends: float) -> float:
+        """How much longer a step would be at whose end the bound neither rises nor falls.
+
+        :return: infinite where slopes do not say: those over draws are exact for the mean only.
+        """
+        is_exact = self.problem.objective.is_exact and not self.problem.space.has_model_parameters
+        if not (is_exact and self.options.secant_steps) or max(ends, 0.0) >= step.slope:
+            return math.inf
+        return step.slope / (step.slope - ends)
 
     def _is_short(self, step: Step, ends: float) -> bool:
         """Whether the metric is about the same at both ends of a step."""
@@ -313,8 +326,10 @@ class LocalSearch(Search):
 
     def _is_too_wide(self) -> bool:
         """Whether a standard deviation is one that few posteriors have, and none stops it."""
-        stddevs = self.problem.space.stddevs(self.state).values()
-        if not any(np.max(sd) > self.options.local.too_wide for sd in stddevs):
+        space = self.problem.space
+        widest = max(float(np.max(sd)) for sd in space.stddevs(self.state).values())
+        # Beside larger ones no square of one is seen.
+        if not self.options.check_endless or not widest > space.eps**-0.5:
             return False
         return widens_without_limit(self.problem, self.state, self.options.runaway)
 
@@ -340,17 +355,6 @@ class LocalSearch(Search):
         self._metric_here = None
 
 
-def _secant(problem: Problem, step: Step, ends: float) -> float:
-    """How much longer a step would be at whose end the bound neither rises nor falls.
-
-    :return: infinite where slopes do not say: those over draws are exact for the mean only.
-    """
-    is_exact = problem.objective.is_exact and not problem.space.has_model_parameters
-    if not is_exact or max(ends, 0.0) >= step.slope:
-        return math.inf
-    return step.slope / (step.slope - ends)
-
-
 def _is_stalled(values: list[float], gap: float, left: float, options: LocalSearchOptions) -> bool:
     """Whether the last steps have gained next to nothing.
 
@@ -358,7 +362,8 @@ def _is_stalled(values: list[float], gap: float, left: float, options: LocalSear
     :param gap: that is to be left.
     :param left: what is.
     """
-    if len(values) <= options.stall_steps:
+    count = 2 * options.check_every
+    if len(values) <= count:
         return False
-    gained = values[-1] - values[-1 - options.stall_steps]
-    return gained < max(0.5 * gap, options.stall_part * min(left, abs(values[-1])))
+    gained = values[-1] - values[-1 - count]
+    return gained < max(0.5 * gap, LEVELS.tiny * min(left, abs(values[-1])))

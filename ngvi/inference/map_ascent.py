@@ -15,12 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.inference.estimate import State
-from ngvi.inference.options import StartOptions
+from ngvi.inference.options import LEVELS, StartOptions
 from ngvi.inference.problem import Problem
 from ngvi.optim.two_loop import Pairs, two_loop
 
 #: Parts of the first slope that a step has to gain, and that may be left at its end.
 GAINED, LEFT = 1e-4, 0.9
+#: Pairs, as many as SciPy's L-BFGS-B has.
+MEMORY = 10
 
 
 class Ascent(NamedTuple):
@@ -29,7 +31,7 @@ class Ascent(NamedTuple):
     mean: np.ndarray  #: all latents, shape ``(d,)``
     height: float  #: its log density, in nats; minus infinity if it had none where it began
     is_mode: bool  #: whether it is a local maximum, and not only on the way to one
-    rounding: float = 0.0  #: what heights of the same mode may differ by, in nats
+    rounding: float  #: what heights of the same mode may differ by, in nats
 
 
 #: Asks for the log density and its gradient at a point.
@@ -77,13 +79,13 @@ class _Climb:
         """Ascend to a mode, or as far as the steps lead."""
         self.value, self.slope, is_finite = yield from self._asked(self.place)
         if not is_finite:
-            return Ascent(self.start, -math.inf, False)
+            return Ascent(self.start, -math.inf, False, 0.0)
         gained, is_mode = math.inf, False
-        for _ in range(self.options.ascent_steps):
+        for _ in range(self.options.max_steps):
             direction, before = self._direction(), self.value
-            if self._is_flat() or gained <= self.options.ascent_gain + self._rounding():
+            if self._is_flat() or gained <= self._rounding():
                 # A slope on which steps gain nothing may still lead far up.
-                is_mode = 0.5 * float(direction @ self.slope) < self.options.same_height
+                is_mode = 0.5 * float(direction @ self.slope) < LEVELS.same
                 break
             if not (yield from self._step(direction)):
                 break
@@ -97,14 +99,14 @@ class _Climb:
 
     def _rounding(self) -> float:
         """Return what values may be off by, in nats."""
-        return self.options.rounding_units * self.problem.rounding(self.value)
+        return LEVELS.rounding_units * self.problem.rounding(self.value)
 
     def _step(self, direction: np.ndarray) -> Generator:
         """Take a step that satisfies the weak Wolfe conditions; whether there is one."""
         rise, low, high = float(direction @ self.slope), 0.0, math.inf
         # Without pairs nothing is known of the scale: the first step is of length one at most.
         size = 1.0 if self.pairs else 1.0 / max(1.0, float(np.linalg.norm(direction)))
-        for _ in range(self.options.ascent_steps):
+        for _ in range(self.options.max_steps):
             place = self.place + size * direction
             value, slope, is_finite = yield from self._asked(place)
             ends = float(slope @ direction) if is_finite else -math.inf
@@ -125,7 +127,7 @@ class _Climb:
         else:
             return False
         self.pairs.append((place - self.place, self.slope - slope))
-        del self.pairs[: -self.options.ascent_pairs]
+        del self.pairs[:-MEMORY]
         self.place, self.value, self.slope = place, value, slope
         return True
 

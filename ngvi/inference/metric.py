@@ -14,9 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.inference.estimate import Direction, Estimate, Pairs, State, Step
-from ngvi.inference.options import MetricOptions
+from ngvi.inference.options import FLAT_METRIC, MetricOptions
 from ngvi.optim.two_loop import Pairs as Recursion
 from ngvi.optim.two_loop import two_loop
+
+#: Numbers in all pairs, for the memory's sake.
+NUMBERS_OF_PAIRS = 20_000_000
 
 
 class Corrected(NamedTuple):
@@ -49,16 +52,13 @@ class Metric:
         size: int,
         pairs: Pairs,
         leaves_out_correlations: bool = False,
-        options: MetricOptions = MetricOptions(),  # noqa: B008  frozen
+        options: MetricOptions | None = None,
     ) -> None:
         self.state, self.size = state, size
         self.leaves_out_correlations = leaves_out_correlations
-        long = leaves_out_correlations
-        self.max_pairs = min(
-            options.max_pairs_of_mean_field if long else options.max_pairs,
-            options.max_numbers // (2 * size),
-        )
-        self.min_curvature = options.min_curvature_of_mean_field if long else options.min_curvature
+        options = options or (FLAT_METRIC if leaves_out_correlations else MetricOptions())
+        self.max_pairs = min(options.max_pairs, NUMBERS_OF_PAIRS // (2 * size))
+        self.min_curvature = options.min_curvature
         self._pairs = pairs[-self.max_pairs :] if self.max_pairs else []
 
     @property

@@ -32,6 +32,7 @@ from ngvi._warn import warn
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Optimum
+from ngvi.inference.options import LEVELS
 from ngvi.inference.outcome import CERTIFIED, Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
@@ -95,8 +96,7 @@ def is_worthwhile(
         return True
     if request.seconds > 0.5 * request.time_limit:
         return False  # it takes as long again
-    least = request.options.mode_centred_gap * request.tolerance
-    return _may_gain(first) and missed(optimum) > least
+    return _may_gain(first) and missed(optimum) > request.tolerance
 
 
 def _may_gain(first: Any) -> bool:
@@ -136,7 +136,7 @@ def alone(
         return None
     if not second.has_start:
         return None
-    most = math.inf if reparametrize is True else request.options.mode_centred_miss
+    most = math.inf if reparametrize is True else LEVELS.worth
     try:
         outcome = search(second.problem, lambda optimum: missed(optimum) < most)
     except Exception as error:  # the other fit goes on, and the second says it if it is asked for
@@ -221,8 +221,8 @@ def _is_there(first: Any, optimum: Optimum, at_first: Attempt, request: Request)
     stddevs = old.stddevs(optimum.state)
     sd = np.concatenate([stddevs[site.name] for site in at_first.ready.guide.sites])
     apart = (new.mean(at_first.outcome.optimum.state) - old.mean(optimum.state)) / sd
-    near = request.options.mode_centred_near
-    return bool(np.all(np.abs(apart[~at_first.ready.guide._blocks.mask]) < near))
+    # A Newton step comes back from within a standard deviation.
+    return bool(np.all(np.abs(apart[~at_first.ready.guide._blocks.mask]) < 1.0))
 
 
 def _is_of_callback(error: Exception) -> bool:

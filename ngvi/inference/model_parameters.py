@@ -18,7 +18,7 @@ import numpy as np
 
 from ngvi.inference.estimate import Direction, Estimate, Pairs, Sample, State, Step
 from ngvi.inference.metric import Metric
-from ngvi.inference.options import ParameterOptions
+from ngvi.inference.options import FLAT_METRIC, LEVELS, ParameterOptions
 from ngvi.inference.problem import Forwarding, Objective, Problem
 
 
@@ -100,7 +100,7 @@ class _JointMetric(Metric):
             self._num_gaussian,
             scaled,
             self._inner.leaves_out_correlations,
-            scales.options.metric,
+            FLAT_METRIC,
         )
 
     def scaled(self, natural: np.ndarray) -> np.ndarray:
@@ -123,22 +123,23 @@ class _JointMetric(Metric):
             moved, slope = change[part], float(old[part] @ change[part])
             left = float(new[part] @ moved) / slope if slope > 0 else 0.0
             # What moves together, along a ridge say, gains together.
-            goes_on = ends > options.left * step.slope if self._pairs else left > options.left
+            enough = LEVELS.shrinkage
+            goes_on = ends > enough * step.slope if self._pairs else left > enough
             if goes_on and _rms(moved) > 0.5 * scales.limits[index]:
                 scales.limits[index] *= options.growth
             y = old[part] - new[part]
             product, squares = float(moved @ y), float(y @ y)
             gamma = scales.gamma[index]
             if is_short and product > 0 and squares > 0:
-                most = options.most_change
+                most = LEVELS.growth
                 scales.gamma[index] = np.clip(product / squares, gamma / most, gamma * most)
-            elif not is_short and left > options.left:
+            elif not is_short and left > enough:
                 scales.gamma[index] *= options.growth
-            elif not is_short and left < -options.left:
-                scales.gamma[index] *= options.shrinkage
+            elif not is_short and left < -enough:
+                scales.gamma[index] *= LEVELS.shrinkage
 
     def refused(self) -> None:
-        self._scales.limits *= self._scales.options.shrinkage
+        self._scales.limits *= LEVELS.shrinkage
 
     def gradients(self, naturals: np.ndarray) -> np.ndarray:
         own = naturals[:, self._num_gaussian :]

@@ -22,7 +22,7 @@ from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer, ascents_beside
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Exploration, Optimum
-from ngvi.inference.options import QUICK
+from ngvi.inference.options import LEVELS, QUICK
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.runs import Runs, can_halve, patience_left, same_bound
@@ -91,7 +91,8 @@ class MultiStart:
     def _explore(self) -> None:
         best = self.runs.best
         jumps = best.validation.mismatch > self.runs.tolerance  # which ends the fit without a claim
-        if self._explorer.share > 0 and best.is_certified and not jumps:
+        is_asked = self.options.other_optima and self._explorer.share > 0
+        if is_asked and best.is_certified and not jumps:
             if self.is_timed:  # the claim is there, whenever the time ends
                 self.check(best)
             self.monitor.phase = "other optima"
@@ -147,24 +148,29 @@ class MultiStart:
         most = math.inf if len(first) == 1 else self.options.multi_start.first_steps
         for start in first:
             runs.waiting.append(runs.coarse(start, most))
-        if has_choice and not any(run.is_coarse or run.is_unbounded for run in runs.waiting):
+        is_ahead = any(run.is_coarse or run.is_unbounded for run in runs.waiting)
+        if has_choice and self.options.halving and not is_ahead:
             self._halve()
         end = runs.finish(runs.take_best())
-        if has_choice and end.status is not Status.UNBOUNDED:
+        if has_choice and self.options.more_starts and end.status is not Status.UNBOUNDED:
             self._try_others()
         runs.persist()
 
     def _reach_with_minibatches(self, own: Start, has_choice: bool) -> None:
-        if has_choice and self.problem.objective.groups.is_dear:
+        if has_choice and self._begins_with_mean_field:
             own = self.starts.mean_field(self.monitor, own) or own
         self.runs.finish(self.runs.new(own, StochasticSearch))
+
+    @property
+    def _begins_with_mean_field(self) -> bool:
+        return self.options.mean_field_start and self.problem.objective.groups.is_expensive
 
     def _first_starts(self, own: Start) -> list[Start]:
         """The guide's, the prior's and a mean-field run's, where there are these."""
         first = [own]
-        if not self.is_quick and (prior := self.starts.of_prior()):
+        if self.options.prior_start and not self.is_quick and (prior := self.starts.of_prior()):
             first.append(prior)
-        if self.problem.objective.groups.is_dear:
+        if self._begins_with_mean_field:
             highest = max(first, key=lambda start: start.value)
             if start := self.starts.mean_field(self.monitor, highest):
                 first.insert(0, start)
@@ -177,7 +183,7 @@ class MultiStart:
         Half of the patience is for those that go on.
         """
         options, runs, others = self.options.multi_start, self.runs, self._other_starts()
-        enough = options.keep * patience_left(runs)
+        enough = patience_left(runs) / 2
         while len(runs.waiting) < options.num_starts and patience_left(runs) > enough:
             start = next(others, None)
             if start is None:
@@ -188,7 +194,7 @@ class MultiStart:
         steps = options.first_steps
         while len(runs.waiting) > 2 and can_halve(runs, steps):
             ranked = runs.ranked()
-            runs.waiting = ranked[: max(2, math.ceil(options.keep * len(ranked)))]
+            runs.waiting = ranked[: max(2, math.ceil(len(ranked) / 2))]
             runs.optima += [runs.optimum(run) for run in ranked[len(runs.waiting) :]]
             for run in runs.waiting:
                 runs.go_on_stochastically(run, steps)
@@ -197,7 +203,7 @@ class MultiStart:
     def _try_others(self) -> None:
         """Follow other starts while none has come to an optimum."""
         options, runs, others = self.options.multi_start, self.runs, self._other_starts()
-        for _ in range(int(options.keep * options.num_starts)):
+        for _ in range(options.num_starts // 2):
             if runs.best.is_certified or runs.best.status is Status.CONTRADICTED:
                 return
             if not patience_left(runs):
@@ -208,7 +214,7 @@ class MultiStart:
             if not runs.waiting:
                 return
             run, best = runs.take_best(), runs.best.validation
-            if run.level + options.coarse_gap + 2 * run.known.error < best.lower:
+            if run.level + LEVELS.worth + 2 * run.known.error < best.lower:
                 runs.optima.append(runs.optimum(run))
                 continue
             end = runs.finish(run)
@@ -222,7 +228,7 @@ class MultiStart:
         count = self.options.multi_start.num_starts
         points = np.concatenate([self.starts.highest(2), self.starts.points(count)])
         best = self.runs.best if self.runs.optima else None
-        ends = ascents_beside(self.problem, best, points, self.options.starts)
+        ends = ascents_beside(self.problem, best, points, self.options)
         ends = sorted(ends, key=lambda end: (not end.is_mode, -end.height))
         for index, (end, point) in enumerate(zip(ends, points, strict=True)):
             if math.isfinite(end.height):

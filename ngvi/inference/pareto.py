@@ -18,15 +18,10 @@ import numpy as np
 SCALE_PRIOR, SHAPE_PRIOR, PRIOR_SHAPE = 3.0, 10.0, 0.5
 
 
-class TailOptions(NamedTuple):
-    """What a tail takes."""
-
-    least: int = 5  #: numbers that tell its shape
-    #: Standard errors of ``k``, with each of which it is asked what is missing.
-    errors: tuple[float, ...] = (0.0, 1.0, 2.0)
-
-
-OPTIONS = TailOptions()
+#: Standard errors of ``k`` with each of which it is asked what is missing.
+ERRORS_OF_K = 0.0, 1.0, 2.0
+#: Fewest numbers that tell the shape of a tail, as in ``psislw`` of ArviZ.
+LEAST = 5
 
 
 class Tail(NamedTuple):
@@ -36,7 +31,7 @@ class Tail(NamedTuple):
     #: ``k``; infinite if there are too few for an estimate, or of equal numbers.
     shape: float
     #: What the tail holds beyond the largest of them, beside the sum of all, with so many standard
-    #: errors of ``k`` more as :class:`TailOptions` says; infinite from a ``k`` of one on.
+    #: errors of ``k`` more as :data:`ERRORS_OF_K` says; infinite from a ``k`` of one on.
     missing: np.ndarray
 
 
@@ -53,14 +48,14 @@ def smoothed(log_values: np.ndarray) -> Tail:
     cutoff = logs[tail[0]] if first else -math.inf
     cutoff = max(cutoff, math.log(np.finfo(float).tiny))
     tail = tail[logs[tail] > cutoff]
-    shape, missing = math.inf, np.full(len(OPTIONS.errors), math.inf)
-    if len(tail) >= OPTIONS.least and logs[tail[0]] < logs[tail[-1]]:
+    shape, missing = math.inf, np.full(len(ERRORS_OF_K), math.inf)
+    if len(tail) >= LEAST and logs[tail[0]] < logs[tail[-1]]:
         least = math.exp(cutoff)
         shape, scale = fit_tail(np.exp(logs[tail]) - least)
         if math.isfinite(shape) and scale > 0:
             logs[tail] = np.log(_quantiles_of(len(tail), shape, scale, least))
             error = error_of_k(shape, len(tail))
-            shapes = [shape + times * error for times in OPTIONS.errors]
+            shapes = [shape + times * error for times in ERRORS_OF_K]
             beyond = [_beyond(len(tail), one, scale, least) for one in shapes]
             missing = np.array(beyond) / np.exp(logs).sum()
     return Tail(logs - math.log(np.exp(logs).sum()), shape, missing)  # none is above zero

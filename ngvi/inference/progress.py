@@ -101,13 +101,13 @@ def note(explorer: Any) -> tuple[dict[str, Any], Arrays] | None:
     found = {
         "checked": [index for index, one in enumerate(optima) if one.state is checked],
         "finding": finding and plain(finding._asdict()),
-        "dear": float(runs._dear_limit),
+        "dear": float(runs._expensive_limit),
         "tolerance": runs.tolerance,
         "options": repr(runs.options),
         "optima": meta,
         "modes": [[plain(end._replace(mean=0)._asdict()), optima.index(one)] for end, one in modes],
         "ends": [[plain(vars(end)), optima.index(one)] for end, one in explorer._ends],
-        "are_optima": [explorer._are_ends_optima, explorer._for_ends],
+        "are_optima": [explorer._treat_as_optima, explorer._saddle_budget],
         "heights": [[float(height), float(near)] for height, near in explorer._heights],
         "report": plain(vars(explorer.report)),
         "costs": [explorer.spent, explorer.reached],
@@ -125,13 +125,13 @@ def go_on(explorer: Any, meta: dict[str, Any], arrays: Arrays) -> None:
     for place in meta["checked"][:1]:
         finding = meta["finding"] and Finding(**meta["finding"])
         runs.checked = runs.optima[place].state, finding
-    runs._dear_limit = meta["dear"]
+    runs._expensive_limit = meta["dear"]
     explorer._modes = [
         (Ascent(**{**end, "mean": arrays[f"modes/{index}"]}), runs.optima[place])
         for index, (end, place) in enumerate(meta["modes"])
     ]
     ends = [(Validation(**end), runs.optima[place]) for end, place in meta["ends"]]
-    explorer._ends, (explorer._are_ends_optima, explorer._for_ends) = ends, meta["are_optima"]
+    explorer._ends, (explorer._treat_as_optima, explorer._saddle_budget) = ends, meta["are_optima"]
     explorer._heights = [tuple(pair) for pair in meta["heights"]]
     explorer.report = Exploration(**meta["report"])
     explorer.spent, explorer.reached = meta["costs"]

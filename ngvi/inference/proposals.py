@@ -21,17 +21,20 @@ from ngvi.inference.weights_verdict import USABLE, Weights, errors_of
 
 
 class Resampling(NamedTuple):
-    """Numbers of :func:`corrected`."""
+    """Numbers of :func:`~ngvi.inference.resampling.corrected`."""
 
-    #: Draws, at first and at most, until so many effective ones have moments within 0.05 sd.
+    #: Draws, at first and at most, until enough effective ones have moments within 0.05 sd.
     num_draws: tuple[int, int] = (5000, 20_000)
+    #: Effective draws that are enough.
     effective: int = 2000
-    certain: int = 2  #: standard errors of k-hat, with which weights have to do for that
-    least_effective: int = 400  #: as many as an interval takes by chains (Vehtari et al., 2021)
-    rounds: int = 2  #: at most, before them, to see where the globals are and how wide
-    num_pilots: int = 4000  #: draws of a round
-    degrees: float = 5.0  #: of the t, which then has a variance and a third moment
-    max_globals: int = 20  #: in more dimensions all draws of a t are far from the Gaussian's
+    #: Fewest effective draws: as many as an interval takes by chains (Vehtari et al., 2021).
+    least_effective: int = 400
+    #: Most rounds, before the draws, that see where the globals are and how wide.
+    rounds: int = 2
+    #: Degrees of freedom of the t, which then has a variance and a third moment.
+    degrees: float = 5.0
+    #: Most globals: in more dimensions all draws of a t are far from the Gaussian's.
+    max_globals: int = 20
 
 
 class Weighed:
@@ -74,7 +77,8 @@ class Weighed:
         count = len(self.raw)
         error = error_of_k(self.pareto_k, tail_size(count))
         errors = errors_of(self.log_weights, self._missing, self.latents)
-        return Weights(self.pareto_k, error, self.share, math.nan, count, errors=errors)
+        unseen = math.nan, count, math.nan, math.nan
+        return Weights(self.pareto_k, error, self.share, *unseen, errors)
 
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draws as often as their weights say, shape ``(count, d)``."""
@@ -185,7 +189,7 @@ def proposal_for(
         return Proposal(problem, state, np.array([], int))
     joint = JointTails(problem, state, np.array(found), options)
     for _ in range(options.rounds):
-        pilot = joint.weighed(min(options.num_pilots, count), rng)
+        pilot = joint.weighed(min(LIMITS.num_draws, count), rng)
         if pilot.pareto_k <= USABLE:
             break
         joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))

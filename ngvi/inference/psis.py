@@ -30,6 +30,7 @@ from ngvi.inference.marginals import (
     largest_changes,
     weighted_marginals,
 )
+from ngvi.inference.options import LEVELS
 from ngvi.inference.pareto import error_of_k, smoothed, tail_size
 from ngvi.inference.problem import Objective, Problem
 from ngvi.inference.weights_verdict import OPTIONS as VERDICT
@@ -41,14 +42,14 @@ NUMBERS_AT_ONCE = 2**24
 
 
 class Limits(NamedTuple):
-    """From where on weights have a verdict."""
+    """Limits from which on weights have a verdict."""
 
-    min_draws: int = 25  #: weights of which a part is a tail
-    equal: float = 0.05  #: a standard deviation of ``log w``, in nats, that is as good as none
-    roundings: float = 20.0  #: a range of ``log w`` in units of its rounding that is none
-    notable_rounding: float = 0.05  #: in nats, which a reader of ``k`` should know of
-    num_draws: int = 4000  #: at first, and so many times as many if they decide nothing
-    more_draws: int = 4
+    #: Fewest weights of which a part is a tail.
+    min_draws: int = 25
+    #: Standard deviation of ``log w``, or its rounding, in nats, that is as good as none.
+    equal: float = 0.05
+    #: Draws, and four times as many if these decide nothing.
+    num_draws: int = 4000
 
 
 LIMITS = Limits()
@@ -137,7 +138,7 @@ def diagnose(
     first = _diagnosed(problem, state, LIMITS.num_draws, seed, ())
     if first.are_trusted is not None or first.pareto_k is None or first.num_dropped:
         return first
-    count = LIMITS.more_draws * LIMITS.num_draws
+    count = LEVELS.more_draws * LIMITS.num_draws
     return _diagnosed(problem, state, count, seed, first.log_weights)
 
 
@@ -252,10 +253,10 @@ def _smoothed(
     log_weights: np.ndarray, rounding: float
 ) -> tuple[np.ndarray, float | None, np.ndarray | None]:
     """Normalised log weights, ``k`` where there is a tail, and what that has missed."""
-    if np.ptp(log_weights) <= LIMITS.roundings * rounding:
+    if np.ptp(log_weights) <= LEVELS.rounding_units * rounding:
         # Nothing but rounding: an exact posterior, unless even that could not be seen.
         equal = np.full(len(log_weights), -math.log(len(log_weights)))
-        return equal, 0.0 if LIMITS.roundings * rounding < 1.0 else None, None
+        return equal, 0.0 if LEVELS.rounding_units * rounding < 1.0 else None, None
     logs, shape, missing = smoothed(log_weights)
     if len(log_weights) < LIMITS.min_draws or math.isnan(shape):
         shape = math.inf
@@ -287,7 +288,7 @@ def _remarks(num_dropped: int, num_draws: int, rounding: float) -> str:
     words = ""
     if num_dropped:
         words += f"; the log density is not finite at {num_dropped} of {num_draws} draws"
-    if rounding > LIMITS.notable_rounding:
+    if rounding > LIMITS.equal:
         words += f"; log weights are rounded by about {rounding:.1g} nats: use float64"
     return words
 

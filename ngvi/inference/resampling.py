@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.inference.estimate import State
+from ngvi.inference.pareto import ERRORS_OF_K
 from ngvi.inference.problem import Problem
 from ngvi.inference.proposals import Proposal, Resampling, Weighed, proposal_for
 from ngvi.inference.psis import LIMITS, Diagnostics
@@ -87,7 +88,7 @@ def _corrected(
     :param found: the first draws.
     """
     most, sites = options.num_draws[1], problem.space.sites
-    is_certain = found.judged.are_right(options.certain)
+    is_certain = found.judged.are_right(len(ERRORS_OF_K) - 1)
     wanted = max(options.effective, num_samples) / found.share if is_certain else math.inf
     if (more := int(min(wanted, most)) - found.num_drawn) > 0:
         found = found.joined(proposal.weighed(more, rng))

@@ -19,8 +19,8 @@ import math
 import numpy as np
 
 from ngvi.inference.estimate import State
+from ngvi.inference.options import LEVELS, RunawayOptions
 from ngvi.inference.problem import Problem
-from ngvi.inference.runaway_options import RunawayOptions
 from ngvi.latents.layout import name_of
 
 
@@ -98,7 +98,9 @@ class _Draws:
         """
         longest = longest_axis(gaps)
         shares = np.abs(longest) / np.abs(longest).max()
-        axes = [np.where(shares > part, longest, 0.0) for part in self.options.parts_of_axis]
+        # Smaller parts are what data determine, and move little.
+        parts = 0.0, LEVELS.tiny, LEVELS.negligible
+        axes = [np.where(shares > part, longest, 0.0) for part in parts]
         if any(self._is_endless(gaps, axis) for axis in axes):
             return True
         flattest = None if is_optimum else self._flattest_axis()
@@ -117,7 +119,7 @@ class _Draws:
         The longest is tilted by what is left of the way of the latents that data determine.
         """
         space, dim = self.problem.space, self.problem.space.dim
-        if space.noise_dim != dim or dim > self.options.most_axes:
+        if space.noise_dim != dim or dim > LEVELS.max_dense:
             return None
         rng = np.random.default_rng(0)
         noise = rng.standard_normal((max(self.options.num_draws, 2 * dim), dim))
@@ -145,7 +147,7 @@ def _of_latents(
     gaps = theta - problem.space.mean(problem.space.initial)
     sizes = np.sqrt(np.mean((gaps / (largest := np.abs(gaps).max() or 1.0)) ** 2, 0)) * largest
     index = int(np.argmax(sizes))
-    if not sizes[index] > options.far:
+    if not sizes[index] > options.distant:
         return ""
     if not _Draws(problem, state, theta, options).are_endless(gaps, is_optimum):
         return ""
@@ -167,7 +169,7 @@ def _of_parameters(
     for name, value in now.items():
         moved = np.atleast_1d(np.asarray(value, float) - start[name])
         place = np.unravel_index(np.argmax(np.abs(moved)), moved.shape)
-        if not options.parameter_far < abs(moved[place]) < math.inf:
+        if not options.parameter_distant < abs(moved[place]) < math.inf:
             continue
         levels = []
         for move in (*options.parameter_moves[:1], 0.0, *options.parameter_moves[1:]):

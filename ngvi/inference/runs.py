@@ -14,6 +14,7 @@ from ngvi.inference.estimate import State
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Optimum
+from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
 from ngvi.inference.runaway import runaway
@@ -81,12 +82,12 @@ class Runs:
         self.current: Run | None = None
         self.checked: tuple[State | None, Finding | None] = None, None
         self.patience = self.options.multi_start.patience * max(1.0, request.share)
-        self._dear_limit = math.inf  # of all gradients, once dear searches have begun
+        self._expensive_limit = math.inf  # of all gradients, once expensive searches have begun
 
     @property
     def best(self) -> Optimum:
         """The optimum with the highest bound."""
-        return max(self.optima, key=lambda one: one.rank(self.options.multi_start.same))
+        return max(self.optima, key=lambda one: one.rank(LEVELS.same))
 
     # -- one run ----------------------------------------------------------------------
 
@@ -120,13 +121,15 @@ class Runs:
         Half-way it ends if at the pace of its last steps it would not come as high.
         """
         most, cost = self.options.multi_start.first_steps, self.problem.objective.cost
+        if not self.options.racing:
+            return self.coarse(start, math.inf, max_cost)
         limit = cost.total + max_cost
         run = self.coarse(start, most, max_cost)
         search, losses = run.search, run.search.trace.losses
         assert isinstance(search, LocalSearch)
         if run.is_coarse or search.status is not None or len(losses) < most:
             return run
-        behind = losses[-1] + self.best.validation.bound - self.options.multi_start.coarse_gap
+        behind = losses[-1] + self.best.validation.bound - LEVELS.worth
         if behind < 2 * (losses[-most // 2] - losses[-1]):
             self.coarse(run, most, limit - cost.total)
         return run
@@ -136,7 +139,7 @@ class Runs:
         self.current = run
         is_noisy = isinstance(run.search, StochasticSearch)
         if is_noisy and not self.problem.objective.is_subsampled:
-            max_cost = min(max_cost, self.dear_left())
+            max_cost = min(max_cost, self.expensive_left())
         if not is_noisy and run.search.status is None and not run.is_coarse:
             self.coarse(run, math.inf, min(max_cost, patience_left(self)))
             self.current = run
@@ -153,12 +156,11 @@ class Runs:
     def _known_end(self, run: Run, max_cost: float) -> Optimum:
         run.validation = self.validated(run.search.state)
         is_noisy = isinstance(run.search, StochasticSearch)
-        if run.search.status in NO_PROGRESS and runaway(
-            self.problem, run.search.state, self.options.runaway
-        ):
+        is_stuck = run.search.status in NO_PROGRESS and self.options.check_endless
+        if is_stuck and runaway(self.problem, run.search.state, self.options.runaway):
             run.search.status = Status.UNBOUNDED
         if is_noisy and run.search.status is Status.OPTIMUM:
-            self.certify(run, min(max_cost, self.dear_left()))
+            self.certify(run, min(max_cost, self.expensive_left()))
         return self.end(run)
 
     def end(self, run: Run) -> Optimum:
@@ -180,18 +182,18 @@ class Runs:
         search.resume()
         self.current = None
 
-    # -- what is dear -----------------------------------------------------------------
+    # -- what is expensive -----------------------------------------------------------------
 
-    def dear_left(self) -> float:
+    def expensive_left(self) -> float:
         """Return what fresh draws at every step may still cost.
 
         All of them together may take as many gradients as all before them, while there is patience.
         """
         spent = self.problem.objective.cost.total
-        if self._dear_limit == math.inf:
-            least = self.options.multi_start.persistence_floor
-            self._dear_limit = spent + min(max(spent, least), patience_left(self))
-        return self._dear_limit - spent
+        if self._expensive_limit == math.inf:
+            least = self.patience / 2
+            self._expensive_limit = spent + min(max(spent, least), patience_left(self))
+        return self._expensive_limit - spent
 
     def persist(self) -> None:
         """Go on from the best end with fresh draws at every step, which is expensive."""
@@ -203,7 +205,7 @@ class Runs:
             run = Run(best.name, best.search, best.validation)
         self.current = run
         is_stuck = best.status in NO_PROGRESS and isinstance(run.search, LocalSearch)
-        if is_stuck:
+        if is_stuck and self.options.fresh_draws:
             self._try_fresh_draws(run)
             self.end(run)
         self.current = None
@@ -213,10 +215,10 @@ class Runs:
         before, old = run.search, run.known
         search = self.search(StochasticSearch, run.best_state, before)
         run.search = search
-        search.advance(self.dear_left(), max(self.monitor.max_steps // 4, 100))
+        search.advance(self.expensive_left(), max(self.monitor.max_steps // 4, 100))
         run.validation = self.validated(search.state)
         if search.status is Status.OPTIMUM:
-            self.certify(run, self.dear_left())
+            self.certify(run, self.expensive_left())
         is_worse = old.lower > run.level and run.search.status is not Status.OPTIMUM
         if is_worse or not math.isfinite(run.level):
             run.search, run.validation = before, old
@@ -257,6 +259,8 @@ class Runs:
             return Validation(-self.current.search.trace.last_loss, math.nan)
         options = self.options.validation
         options = options.coarse() if coarsely else options
+        if not self.options.check_precision:
+            options = dataclasses.replace(options, num_in_double=0)
         found = validate(self.problem, state, self.rng, options, self.tolerance)
         self.monitor.best = max(self.monitor.best, found.lower)
         return found
@@ -280,7 +284,7 @@ class Runs:
     def note(self, new: Optimum) -> Optimum:
         """Add an optimum, or let one of the same bound have what is new; return the one of both."""
         for one in self.optima:
-            is_same = same_bound(one.validation, new.validation, self.options.multi_start.same)
+            is_same = same_bound(one.validation, new.validation, LEVELS.same)
             if is_same and one.is_certified == new.is_certified:
                 if new.rank() > one.rank():
                     one.take(new)
@@ -290,7 +294,7 @@ class Runs:
 
     def is_inside(self, state: State, point: np.ndarray) -> bool:
         """Whether a point is where a Gaussian's draws are."""
-        dim, outside = self.problem.space.dim, self.options.multi_start.outside
+        dim, outside = self.problem.space.dim, LEVELS.certain
         distance = self.problem.space.square_distance(state, point)
         return distance < dim + outside * math.sqrt(2 * dim) + outside
 
@@ -308,8 +312,7 @@ def patience_left(runs: Runs) -> float:
 def can_halve(runs: Runs, num_steps: int) -> bool:
     """Whether there is patience for so many steps with fresh draws of the half that goes on."""
     of_step = runs.options.stochastic.min_groups * runs.problem.objective.groups.cost.num_gradients
-    count = runs.options.multi_start.keep * len(runs.waiting)
-    return count * num_steps * of_step < patience_left(runs)
+    return len(runs.waiting) / 2 * num_steps * of_step < patience_left(runs)
 
 
 def same_bound(one: Validation, other: Validation, slack: float) -> bool:

@@ -139,10 +139,10 @@ class Groups(NamedTuple):
         return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1), cubature)
 
     @property
-    def is_dear(self) -> bool:
+    def is_expensive(self) -> bool:
         """Whether a group of orthogonal points costs so much that a mean-field run comes first."""
         has_points = self.cubature is None and self.cost.num_groups > 0
-        return has_points and self.cost.num_gradients > OPTIONS.dear_group
+        return has_points and self.cost.num_gradients > OPTIONS.expensive_group
 
     def few(
         self, rng: np.random.Generator, num_groups: int, count: int = DEFAULTS.num_stein

@@ -23,7 +23,7 @@ import numpy as np
 from ngvi.inference.estimate import Sample, State
 from ngvi.inference.map_ascent import map_ascents
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.options import FitOptions
+from ngvi.inference.options import LEVELS, FitOptions
 from ngvi.inference.problem import Forwarding, Problem
 from ngvi.inference.stochastic import StochasticSearch
 
@@ -80,7 +80,7 @@ class Starts:
         """The model's, or None if it cannot be sampled."""
         if self.problem.objective.is_subsampled:
             return None
-        count = self.options.starts.num_prior
+        count = self.options.starts.num_points
         draws = self.problem.objective.prior(self.rng, count)
         if draws is None:
             return None
@@ -100,7 +100,7 @@ class Starts:
         return (
             self.usable(space.initial, GUIDE, sample)
             or self._first(None, 1.0, scales[1:narrow], GUIDE, sample)
-            or self.high_point()
+            or (self.high_point() if self.options.high_start else None)
             or self._first(None, 1.0, scales[narrow:], GUIDE, sample)
         )
 
@@ -110,9 +110,9 @@ class Starts:
         if prior is None:
             return None
         mean = self.problem.space.mean(self.problem.space.initial)
-        low, high = options.usual_scales
-        is_far = np.abs(prior.mean - mean) > options.far
-        if not (is_far | (prior.sd < low) | (prior.sd > high)).any():
+        is_distant = np.abs(prior.mean - mean) > LEVELS.certain
+        is_unusual = np.maximum(prior.sd, 1.0 / prior.sd) > options.usual_scale
+        if not (is_distant | is_unusual).any():
             return None
         return self._first(prior.mean, prior.sd, options.scales, PRIOR, self._sample())
 
@@ -121,10 +121,10 @@ class Starts:
         options = self.options.starts
         problem = self.problem.replace(objective=_FewDraws(self.problem.objective))
         state = self.problem.space.mean_field(start.state)
-        gap = options.mean_field_gap
+        gap = LEVELS.notable
         search = StochasticSearch(problem, self.rng, gap, self.options, monitor, state)
         search.most_groups = search.num_groups
-        search.advance(max_steps=options.mean_field_steps)
+        search.advance(max_steps=options.max_steps)
         space = self.problem.space
         sd = np.concatenate(list(space.stddevs(search.state).values()))
         sample = self._sample()
@@ -196,7 +196,7 @@ class Starts:
         # The slope along the direction itself is NaN if any of its numbers is.
         if not math.isfinite(metric.corrected(estimate.mean).gain):
             return None
-        if metric.step(estimate.mean, 1.0, self.options.local.radius) is None:
+        if metric.step(estimate.mean, 1.0, LEVELS.notable) is None:
             return None
         return Start(state, name, estimate.value)
 
@@ -224,7 +224,7 @@ class Starts:
     def pool(self) -> tuple[np.ndarray, np.ndarray]:
         """Points and their log densities."""
         options, space = self.options.starts, self.problem.space
-        points = self.rng.uniform(-options.box, options.box, (options.num_box, space.dim))
+        points = self.rng.uniform(-options.box, options.box, (options.num_points, space.dim))
         if self.prior is not None:
             points = np.concatenate([self.prior.draws, points])
         return points, self.problem.objective.log_density(space.initial, points)

@@ -9,7 +9,7 @@ the natural gradient is the gain that a quadratic bound would still have. The gr
   hides the signal, ``1 / (1 / rho + 1)``, which averages the steps. ``rho V / 2`` is then the gap
   that the noise leaves.
 - The groups double while noise dominates and steps are already short.
-- Parameters of the model's own move by Adam (Kingma and Ba, 2015). Its rate falls to a fifth
+- Parameters of the model's own move by Adam (Kingma and Ba, 2015). Its rate falls to a quarter
   whenever the bound has stopped rising; the search may end when that has happened three times.
 - The trust region in KL is as in :mod:`~ngvi.inference.local_search`.
 
@@ -27,6 +27,7 @@ import numpy as np
 from ngvi.inference.certificate import Certificate
 from ngvi.inference.estimate import Direction, Estimate, Sample, State, Step
 from ngvi.inference.metric import Metric
+from ngvi.inference.options import LEVELS
 from ngvi.inference.search import Search, Status, Steps
 
 
@@ -37,10 +38,10 @@ class StochasticSearch(Search):
         super().__init__(*args)
         options = self.options.stochastic
         self.num_groups, self.most_groups = options.min_groups, options.max_groups
-        self.radius, self.step_size = self.options.local.radius, 1.0
+        self.radius, self.step_size = LEVELS.notable, 1.0
         self._before: tuple[State, float] | None = None  # the last step's state and length
         self._step: Step | None = None  # the last, unless it was taken back
-        self._refused = 0
+        self._refused, self._window = 0, self.options.local.check_every
         self._level = -math.inf, 0.0  # the last bound, and its standard error
         self._signals: list[float] = []  # of the last noisy steps
         self._predicted: list[float] = []  # gains of the steps so far, in nats
@@ -78,9 +79,9 @@ class StochasticSearch(Search):
         """Whether the last step lost more than the noise of the draws before and after."""
         if self._step is None:
             return False
-        options, (value, error) = self.options.stochastic, self._level
-        noise = options.fall * math.hypot(error, estimate.error)
-        return estimate.value < value - noise - options.max_fall
+        value, error = self._level
+        noise = LEVELS.certain * math.hypot(error, estimate.error)
+        return estimate.value < value - noise - LEVELS.notable
 
     def _go_back(self) -> Status | None:
         """From a state that is not finite, or far below, to try a shorter step."""
@@ -88,9 +89,9 @@ class StochasticSearch(Search):
         if self._before is None:
             return Status.STUCK
         self.state, length = self._before
-        if self._refused >= self.options.stochastic.max_refused:
+        if self._refused >= 2 * self._window:
             return Status.STUCK
-        self.radius = self.options.local.shrinkage * min(length, self.radius)
+        self.radius = LEVELS.shrinkage * min(length, self.radius)
         self._signals.clear()
         self._step = None
         return None
@@ -120,26 +121,24 @@ class StochasticSearch(Search):
 
     def _adapt(self, ends: float, step: Step, noise: float) -> None:
         """Adapt the trust region to the slope at the end of the last step."""
-        options = self.options.local
         spread = math.sqrt(max(noise, 0.0) * 2.0 * max(step.length, 0.0))
-        if ends < -step.slope - self.options.certificate.caution * spread:
-            self.radius = options.shrinkage * step.length
+        if ends < -step.slope - LEVELS.caution * spread:
+            self.radius = LEVELS.shrinkage * step.length
             self._signals.clear()
         elif ends > 0:
-            self.radius = max(self.radius, options.growth * step.length)
+            self.radius = max(self.radius, LEVELS.growth * step.length)
 
     def _compare(self) -> None:
         """Shorten steps while the bound does not rise as their signals predict.
 
         Where its curvature is above the metric's, whole steps may turn about an optimum for ever.
         """
-        options = self.options.stochastic
-        count = options.window
+        count = self._window
         if self._signals or len(self._predicted) < 2 * count or len(self._predicted) % count:
             return  # noise shortens steps by itself
         losses = self.trace.losses[-2 * count :]
         gained = float(np.mean(losses[:count]) - np.mean(losses[count:]))
-        is_kept = gained > options.kept_part * sum(self._predicted[-count:])
+        is_kept = gained > LEVELS.negligible * sum(self._predicted[-count:])
         self._longest = min(2.0 * self._longest, 1.0) if is_kept else 0.5 * self.step_size
 
     def _choose(self, signal: float, noise: float) -> None:
@@ -152,33 +151,31 @@ class StochasticSearch(Search):
             return
         self._signals.append(signal)
         del self._signals[: -options.max_window]
-        self.step_size = max(1.0 / (1.0 / self.step_size + 1.0), options.min_step_size)
-        is_short = self.step_size < options.short and noise > self.tolerance
+        self.step_size = max(1.0 / (1.0 / self.step_size + 1.0), LEVELS.tiny)
+        is_short = self.step_size < LEVELS.shrinkage and noise > self.tolerance
         if is_short and self.num_groups < self.most_groups:
             self.num_groups *= 2
             self.step_size = min(1.0, 2.0 * self.step_size)
         count = len(self._signals)
-        if count < options.window:
+        if count < self._window:
             self.gap = 0.5 * max(signal, 0.0) + 0.5 * noise
             return
         error = float(np.std(self._signals)) / math.sqrt(count - 1)
         mean = float(np.mean(self._signals))
-        caution = self.options.certificate.caution
-        left = 0.5 * max(mean + caution * error, 0.0)
+        left = 0.5 * max(mean + LEVELS.caution * error, 0.0)
         self.gap = left + 0.5 * self.step_size * noise
 
     def _look_for_plateau(self) -> None:
-        options = self.options.stochastic
-        losses = self.trace.losses[self._plateau_start :]
-        if len(losses) < 2 * options.plateau:
+        losses, plateau = self.trace.losses[self._plateau_start :], 2 * self._window
+        if len(losses) < 2 * plateau:
             return
-        before, after = losses[-2 * options.plateau : -options.plateau], losses[-options.plateau :]
-        error = math.sqrt((np.var(before) + np.var(after)) / (options.plateau - 1))
+        before, after = losses[-2 * plateau : -plateau], losses[-plateau:]
+        error = math.sqrt((np.var(before) + np.var(after)) / (plateau - 1))
         gain = float(np.mean(before) - np.mean(after))
-        if gain < max(error, 0.2 * self.tolerance):
+        if gain < max(error, LEVELS.negligible * self.tolerance):
             self._num_plateaus += 1
-            self._rate *= options.parameter_decay
-            self._plateau_start = len(self.trace) - options.plateau
+            self._rate *= LEVELS.shrinkage
+            self._plateau_start = len(self.trace) - plateau
 
 
 def signal_and_noise(metric: Metric, estimate: Estimate) -> tuple[float, float]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ngvi._door import TellsWhatItHas
 from ngvi.inference.estimate import State
-from ngvi.inference.options import ValidationOptions
+from ngvi.inference.options import LEVELS, ValidationOptions
 from ngvi.inference.problem import Problem, StateSpace
 
 #: Units of precision above which numbers are not double.
@@ -86,12 +86,13 @@ def validate(
     )
     while np.isfinite(draws.weights).all():
         signal, noise = draws.mismatch()
-        low, high = signal - options.certain * noise, signal + options.likely * noise
+        low, high = signal - LEVELS.certain * noise, signal + LEVELS.likely * noise
         in_doubt = 0.5 * low < tolerance < 0.5 * high
         count, dim = draws.noise.shape
-        if not in_doubt or count >= options.most_draws:
+        most = LEVELS.more_draws * options.max_draws if options.may_double else count
+        if not in_doubt or count >= most:
             return _validation(problem, state, draws, 0.5 * max(0.0, low), options)
-        count = min(count, options.most_draws - count)
+        count = min(count, most - count)
         more = _Draws.of(problem, state, rng.standard_normal((count, dim)))
         draws = _Draws(*(np.concatenate(pair) for pair in zip(draws, more, strict=True)))
     return Validation(-math.inf, math.nan)
@@ -130,17 +131,18 @@ def _validation(
     problem: Problem, state: State, draws: _Draws, mismatch: float, options: ValidationOptions
 ) -> Validation:
     weights, some = draws.weights, slice(options.num_in_double)
-    off = excess(problem, state, draws.theta[some], draws.values[some], options)
+    excesses = excess(problem, state, draws.theta[some], draws.values[some], options)
+    off = float(np.mean(excesses)) if len(excesses) else 0.0
     mean, top = float(weights.mean()), weights.max()
     with np.errstate(over="ignore"):
         spread = float(weights.std())
     return Validation(
-        bound=mean - float(np.mean(off)),
+        bound=mean - off,
         error=spread / math.sqrt(len(weights) - 1),
         mismatch=mismatch,
         spread=spread,
         gap=float(np.log(np.mean(np.exp(weights - top))) + top - mean),
-        rounded_up=float(np.mean(off)),
+        rounded_up=off,
         is_heavy_tailed=_is_by_few(weights - mean, options),
     )
 
@@ -152,14 +154,12 @@ def _is_by_few(gaps: np.ndarray, options: ValidationOptions) -> bool:
     return bool(2.0 * np.sort(squares)[-few:].sum() > squares.sum())
 
 
-def integrated(
-    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
-) -> tuple[float, float]:
+def integrated(problem: Problem, state: State, rng: np.random.Generator) -> tuple[float, float]:
     """The bound as an exact objective integrates it, and what that may be off by, in nats."""
     objective = problem.objective
     bound = objective.bound(state, objective.sample(rng, 1)).value
-    units = options.rounding_units * problem.rounding(bound)
-    return bound, max(options.of_integral, units)
+    units = LEVELS.rounding_units * problem.rounding(bound)
+    return bound, max(LEVELS.negligible * LEVELS.same, units)
 
 
 def rare_loss(
@@ -183,9 +183,9 @@ def rare_loss(
     :return: zero, if not a few draws make it up, or of more latents than can be stretched in turn.
     """
     dim, plain, stretch = problem.space.dim, options.plain_part, options.stretch
-    if dim > options.max_rare_dim:
+    if dim > LEVELS.max_dense:
         return 0.0
-    count = options.rare_draws * num_draws(problem, options)
+    count = LEVELS.more_draws * num_draws(problem, options)
     noise = rng.standard_normal((count, problem.space.noise_dim))
     chooses, latents = np.split(noise, [problem.space.noise_dim - dim], 1)
     rows = np.arange(int(plain * count), count)
@@ -200,25 +200,11 @@ def rare_loss(
     with np.errstate(over="ignore"):
         error = math.hypot(float(losses.std()) / math.sqrt(count - 1), known.error)
     met = float(np.mean(np.where(weights > options.never_met * count, losses, 0.0)))
-    is_sure = loss > options.sure * error or met > options.unlikely * options.notable_loss
+    # An average of what is never negative is twenty times its mean with a probability of one in
+    # twenty at most (Markov's inequality).
+    unlikely = options.notable_loss / (1.0 - LEVELS.confidence)
+    is_sure = loss > LEVELS.likely * error or met > unlikely
     return loss if is_sure and _is_by_few(losses - loss, options) else 0.0
-
-
-def difference(
-    problem: Problem, old: State, new: State, rng: np.random.Generator, count: int
-) -> tuple[float, float]:
-    """By how much the bound of one state is above another's, and the standard error, in nats.
-
-    Both see the same noise, so that states close to each other are told apart.
-
-    :param count: of draws.
-    """
-    noise = rng.standard_normal((count, problem.space.noise_dim))
-    with np.errstate(invalid="ignore"):
-        gains = problem.log_weights(new, noise) - problem.log_weights(old, noise)
-    if not np.isfinite(gains).all():
-        return math.nan, math.nan
-    return float(gains.mean()), float(gains.std()) / math.sqrt(count - 1)
 
 
 def bound_alone(
@@ -255,4 +241,4 @@ def excess(
     if found is None or not np.isfinite(found).all():
         return np.zeros(len(theta))
     gaps, allowed = values - found, options.wrong_part * np.abs(values)
-    return np.where(np.abs(gaps) > np.maximum(options.wrong, allowed), gaps, 0.0)
+    return np.where(np.abs(gaps) > np.maximum(LEVELS.notable, allowed), gaps, 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_auto
-from ngvi.inference.options import DrawOptions
+from ngvi.inference.options import LEVELS, DrawOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics, diagnose, of_minibatches, undefined
 from ngvi.inference.resampling import corrected, with_heavier_tails
@@ -125,6 +125,6 @@ def _elsewhere(result: Any) -> str:
     bounds = [one.bound for one in result.optima]
     weights = np.exp(np.array(bounds[1:]) - bounds[0]) if bounds else np.zeros(0)
     share = float(weights.sum() / (1.0 + weights.sum()))
-    if share < DRAWS.notable_share:
+    if share < 1.0 - LEVELS.confidence:
         return ""
     return f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds"

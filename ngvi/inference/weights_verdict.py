@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi.inference.options import LEVELS, DrawOptions
 from ngvi.inference.pareto import smoothed
 
 #: The last words where weights of ``q`` do not do; others take their place where heavier tails do.
@@ -27,13 +28,10 @@ USABLE = 0.7
 class VerdictOptions(NamedTuple):
     """Where one word ends and the next begins."""
 
-    alike: float = 0.98  #: effective draws per draw: then nothing changes by 0.14 sd (chi-square)
-    hardly: float = 0.5  #: effective draws per draw, below which q is far from the posterior
-    far: float = 1.0  #: a k-hat of weights that have no mean
-    shift: float = 0.1  #: of a mean in sd, within which a marginal is right
-    ratio: float = 0.1  #: of a standard deviation, likewise
-    noise: float = 0.05  #: standard error of either, so that twice as much is within these
-    max_latents: int = 3000  #: of more a look at each would cost more than their draws
+    #: Effective draws per draw above which nothing changes by more than 0.14 sd (chi-square).
+    alike: float = 0.98
+    #: Effective draws per draw below which ``q`` is far from the posterior.
+    hardly: float = 0.5
 
 
 OPTIONS = VerdictOptions()
@@ -61,11 +59,11 @@ class Errors(NamedTuple):
         mass, squares = self.mass[level], self.squares[level]
         with np.errstate(invalid="ignore"):
             shifts = np.nan_to_num(np.sqrt(mass * squares), nan=np.inf, posinf=np.inf)
-        limits = OPTIONS.shift, OPTIONS.ratio
-        pairs = zip((shifts, _narrow(squares)), limits, self.noise, strict=True)
-        noisy = OPTIONS.noise if level else np.inf
-        found = [(off > limit) | (noise > noisy) for off, limit, noise in pairs]
-        return np.stack([np.full(squares.shape, _narrow(mass) > OPTIONS.ratio), *found])
+        limit = LEVELS.negligible  # of a mean, in standard deviations, and of one of these
+        noisy = 0.5 * limit if level else np.inf
+        pairs = zip((shifts, _narrow(squares)), self.noise, strict=True)
+        found = [(off > limit) | (noise > noisy) for off, noise in pairs]
+        return np.stack([np.full(squares.shape, _narrow(mass) > limit), *found])
 
 
 def errors_of(log_weights: np.ndarray, mass: np.ndarray, latents: np.ndarray) -> Errors | None:
@@ -75,7 +73,7 @@ def errors_of(log_weights: np.ndarray, mass: np.ndarray, latents: np.ndarray) ->
     :param mass: what their own tail has missed.
     :param latents: shape ``(n, d)``.
     """
-    if latents.shape[1] > OPTIONS.max_latents:
+    if latents.shape[1] > DrawOptions().max_dim:
         return None
     weights = np.exp(log_weights)
     squares, noise = [], []
@@ -107,8 +105,8 @@ class Weights(NamedTuple):
     gap: float  #: of the bound to the importance-weighted bound, in nats
     num_weights: int
     #: The largest changes of a marginal: of the mean, in standard deviations, and of these.
-    shift: float = 0.0
-    ratio: float = 0.0
+    shift: float
+    ratio: float
     errors: Errors | None = None  #: of their averages; None where nobody has looked at the draws
 
     def are_right(self, level: int) -> bool:
@@ -131,7 +129,7 @@ class Weights(NamedTuple):
         """A word, and what it means."""
         if self.are_trusted:
             noise = 3.0 * math.sqrt(max(1.0 / self.share - 1.0, 0.0) / self.num_weights)
-            if self.shift < OPTIONS.shift + noise and self.ratio < OPTIONS.ratio + noise:
+            if max(self.shift, self.ratio) < LEVELS.negligible + noise:
                 return "good: q covers the posterior"
             return "usable: importance weights mend what q misses of the posterior"
         missed = f"q misses a part of the posterior, {self.gap:.2g} nats at least"
@@ -140,7 +138,7 @@ class Weights(NamedTuple):
                 f"undecided: {missed}; weights mend that, unless their tail is heavier than it "
                 f"seems: {WAY_ON}"
             )
-        if self.pareto_k - self.error < OPTIONS.far or self.share > OPTIONS.hardly:
+        if self.pareto_k - self.error < 1.0 or self.share > OPTIONS.hardly:  # or there is no mean
             return (
                 f"poor: {missed}, and weights tell too little of it; distrust its spread and its "
                 f"tails: {WAY_ON}"

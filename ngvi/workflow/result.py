@@ -55,7 +55,7 @@ class FitResult(Fitted):
         :param num_samples: how many.
         :param corrected: whether to draw from the model's posterior and not from the Gaussian, by
             Pareto smoothed importance resampling of 5,000 to 20,000 draws (or ``num_samples``) and
-            up to 8,000 pilots, each a value of the log density, and up to 2,000 gradients. A draw
+            up to 8,000 pilots, each a value of the log density. A draw
             may come more than once. It warns where the draws cannot be believed; what other optima
             hold is in no draw, and is warned of. It takes about a gigabyte with 2,000 latents.
             ``"auto"`` corrects where the fit's own check says that there is something to correct,

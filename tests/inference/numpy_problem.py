@@ -39,8 +39,8 @@ class State:
         return np.exp(self.log_scale)
 
 
-class DearGroups(Groups):
-    is_dear = True
+class ExpensiveGroups(Groups):
+    is_expensive = True
 
 
 @dataclasses.dataclass
@@ -71,7 +71,7 @@ class Target:
     of_prior: tuple | None = None
     is_subsampled: bool = False
     is_exact: bool = False
-    is_dear: bool = False
+    is_expensive: bool = False
     leaves_out_correlations: bool = False
     double: Callable | None = None
     collapsed: State | None = None
@@ -88,7 +88,7 @@ class Target:
         self.initial = State(mean, np.log(scale), own)
         self.noise_dim = self.dim
         groups = Groups.of("spherical", self.dim, 0, 1)
-        self.groups = (DearGroups if self.is_dear else Groups)(*groups)
+        self.groups = (ExpensiveGroups if self.is_expensive else Groups)(*groups)
         self.written, self.asked, self.num_doubled = [], [], 0
 
     def problem(self):

@@ -74,7 +74,7 @@ TARGETS = {
         "own": np.zeros(1),
     },
     "jump": {"unseen": lambda theta: 3.0 * (theta[:, 0] > 2.0)},
-    "dear groups": {"smooth": correlated, "is_dear": True, "noise": 0.4},
+    "expensive groups": {"smooth": correlated, "is_expensive": True, "noise": 0.4},
     "minibatches": {"is_subsampled": True, "noise": 0.3},
     "pass": {"rows": Rows("data", 7, 2), "of_rows": of_rows},
 }
@@ -149,7 +149,7 @@ def test_a_run_killed_anywhere_takes_the_same_way(name, tmp_path):
 @targets(["two modes", "many modes", "own parameter"])
 def test_at_an_optimum_what_led_there_is_dropped_and_the_way_is_the_same(name, tmp_path):
     """A kill in each round of the search for other optima, and before its first answer."""
-    options = {"options": FitOptions(multi_start=MultiStartOptions(unseen=0.0, max_starts=40))}
+    options = {"options": FitOptions(multi_start=MultiStartOptions(unseen=0.0))}
     options["time_limit"] = 1e6 if name == "two modes" else math.inf  # it is checked before
     whole, path = made(name), tmp_path / "file"
     expected = way(searched(whole, **options))

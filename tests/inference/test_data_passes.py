@@ -29,16 +29,6 @@ def _counts(size: int, visited: int, seed: int = 0) -> tuple[np.ndarray, int]:
     return counts, count
 
 
-@pytest.mark.parametrize(
-    "size, visited",
-    [(6, 3), (60, 7), (1000, 64), (1000, 700), (5, 4), (1000, 99), (4406, 300), (997, 996), (9, 1)],
-)
-def test_rows_count_once_if_they_fill_the_minibatches_or_not(size, visited):
-    counts, count = _counts(size, visited)
-    np.testing.assert_allclose(counts, 1.0, atol=1e-12)
-    assert count <= size // visited + 10
-
-
 def test_rows_count_once_of_all_sizes():
     rng = np.random.default_rng(0)
     for visited in range(1, 400):
@@ -300,20 +290,6 @@ def test_the_error_of_a_batch_has_its_number():
     with pytest.raises(KeyError) as error:
         objective.log_density(None, np.zeros((1, 1)))
     assert "batch 1 of batches=" in error.value.__notes__[0]
-
-
-@pytest.mark.parametrize("at", [0, 1])
-def test_the_error_of_whatever_reads_the_batches_is_told_from_the_models(at):
-    def read():
-        for number in range(2):
-            if number == at:
-                raise OSError("the disk is gone")
-            yield 1.0
-
-    objective = _objective(Batches(read, (), {}))
-    with pytest.raises(OSError, match="the disk is gone") as error:
-        objective.log_density(None, np.zeros((1, 1)))
-    assert f"batches= raised this where batch {at}, " in error.value.__notes__[0]
 
 
 def test_a_function_that_returns_no_batches_is_told():

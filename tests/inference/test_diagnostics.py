@@ -65,20 +65,6 @@ def test_a_scale_that_is_far_too_small_is_found_out(ppl):
     assert found.worst(1)[0].scale_ratio > 1.2
 
 
-def test_draws_may_be_more_and_others(ppl):
-    fitted = shared_result(ppl, shift=0.3)
-    again = fitted.diagnose(1003)
-    assert again.num_draws == 1003
-    assert again.pareto_k == fitted.diagnose(1003).pareto_k
-    if ppl.is_numpyro:
-        import jax
-
-        other = fitted.diagnose(1003, rng_key=jax.random.key(8))
-    else:
-        other = fitted.diagnose(1003, seed=8)
-    assert other.pareto_k != again.pareto_k
-
-
 def test_draws_in_many_passes_are_the_same(ppl, monkeypatch):
     fitted = shared_result(ppl, shift=0.3)
     whole = fitted.diagnose(1003)
@@ -134,21 +120,6 @@ def test_minibatches_have_no_weights_and_say_so(ppl):
     assert found.pareto_k is None and found.importance_weighted_bound is None
     assert "minibatches" in found.verdict
     assert not found.worst() and "minibatches" in str(fitted)
-
-
-def test_locals_of_minibatches_have_no_weights_either(ppl):
-    def plates(y):
-        return ppl.plate("data", len(y), subsample_size=2)
-
-    def model(y):
-        with ppl.plate("data", len(y), subsample_size=2) as index:
-            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 1.0))
-            ppl.sample("y", ppl.dist.Normal(effect, 1.0), obs=y[index])
-
-    guide = ppl.guide(model, "diagonal", create_plates=plates)
-    fitted = result(ppl, model, (ppl.array(np.arange(4.0)),), guide=guide)
-    assert fitted.diagnostics.pareto_k is None
-    assert "minibatches" in str(fitted)
 
 
 def two_components(ppl, y):
@@ -298,16 +269,6 @@ def test_a_density_of_zero_counts_in_the_mean_of_the_weights():
     assert found.num_dropped == 500
 
 
-@pytest.mark.parametrize("left", [0, 1, 3])
-def test_hardly_any_weight_is_a_verdict_and_no_error(left):
-    log_weights = np.full(100, np.nan)
-    log_weights[:left] = np.arange(left)
-    found = from_weights(log_weights)
-    assert found.num_dropped == 100 - left
-    assert found.verdict.startswith("useless" if left == 0 else "unknown")
-    repr(found), found.worst()
-
-
 def test_rounding_that_hides_the_weights_is_told(rng):
     log_weights = 1e7 + np.round(2 * rng.normal(size=1000))
     found = from_weights(log_weights, rounding=1.0)
@@ -334,14 +295,6 @@ def test_smoothed_weights_are_those_of_arviz(count, spread, rng):
     smoothed, found = smoothed_weights(log_weights)
     np.testing.assert_allclose(smoothed, expected, atol=1e-9)
     assert found == pytest.approx(float(shape), rel=1e-9)
-
-
-@pytest.mark.parametrize("log_weights", [[0.0], [1.0, 2.0], np.zeros(50), [0.0] * 40 + [5.0] * 10])
-def test_weights_without_a_tail_are_left_as_they_are(log_weights):
-    smoothed, shape = smoothed_weights(np.array(log_weights))
-    assert shape == np.inf
-    raw = np.exp(log_weights) / np.exp(log_weights).sum()
-    np.testing.assert_allclose(np.exp(smoothed), raw)
 
 
 def test_diagnostics_need_no_arviz(ppl, monkeypatch):

@@ -72,18 +72,6 @@ def test_pairs_that_noise_may_have_made_do_not_count(problem, rng):
     np.testing.assert_array_equal(metric.corrected(natural).direction.natural, natural.natural)
 
 
-def test_the_newest_pairs_count_as_far_as_there_is_room(problem, rng):
-    fisher, axes, _, _ = problem
-    pairs = pairs_along(np.repeat(axes, 3, 0), np.arange(1.0, 13.0))
-    natural = direction(fisher, rng.normal(size=SIZE))
-    expected = Dense(fisher, pairs[-OPTIONS.max_pairs :]).corrected(natural)
-    found = Dense(fisher, pairs).corrected(natural)
-    np.testing.assert_array_equal(found.direction.natural, expected.direction.natural)
-    assert Dense(fisher, pairs, size=OPTIONS.max_numbers // 4).max_pairs == 2
-    none = Dense(fisher, pairs, size=OPTIONS.max_numbers).corrected(natural).direction
-    np.testing.assert_array_equal(none.natural, natural.natural)
-
-
 def test_on_a_quadratic_as_many_pairs_as_directions_end_the_way(rng):
     """Steps and falls of a descent, and not the axes: after ``n`` of them the next is Newton's."""
     half = rng.normal(size=(SIZE, SIZE))
@@ -103,13 +91,6 @@ def test_on_a_quadratic_as_many_pairs_as_directions_end_the_way(rng):
     np.testing.assert_allclose(gap, 0.0, atol=1e-6)
 
 
-def test_squares_are_those_of_each_row(problem, rng):
-    fisher, axes, curvatures, _ = problem
-    vectors = rng.normal(size=(3, SIZE))
-    found = Dense(fisher, pairs_along(axes, curvatures)).squares(vectors)
-    assert found == pytest.approx([vector @ fisher @ vector for vector in vectors])
-
-
 def test_noise_is_what_other_draws_would_gain(problem, rng):
     """Half the trace of the mean's covariance, in the metric."""
     fisher, _, _, _ = problem
@@ -125,13 +106,6 @@ def test_a_family_without_correlations_has_a_longer_memory():
     dense, diagonal = (Metric(None, SIZE, [], leaves_out) for leaves_out in (False, True))
     assert (dense.max_pairs, diagonal.max_pairs) == (6, 50)
     assert diagonal.min_curvature < 1e-4 * dense.min_curvature
-
-
-def test_numbers_that_are_not_finite_are_no_error(problem):
-    fisher, axes, curvatures, _ = problem
-    bad = Direction(np.array([np.inf, np.nan, 0.0, -np.inf]), np.full(SIZE, np.inf))
-    for pairs in ([], pairs_along(axes, curvatures)):
-        assert np.isnan(Dense(fisher, pairs).corrected(bad).gain)
 
 
 @pytest.mark.filterwarnings("error")

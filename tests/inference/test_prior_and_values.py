@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import polygamma
 
-from ngvi.inference.options import ValidationOptions
+from ngvi.inference.options import LEVELS, ValidationOptions
 from ngvi.inference.validation import excess
 from tests.inference.numpy_problem import normal
 from tests.ppl import load
@@ -133,7 +133,7 @@ def test_values_in_double_precision_are_those_of_the_model_in_it(ppl):
     np.testing.assert_allclose(many, np.tile(expected, 7), rtol=1e-8)
     single = one.objective.log_density(state, theta)
     np.testing.assert_allclose(excess(one, state, theta, single, OPTIONS), single - expected)
-    assert abs(single - expected).min() > OPTIONS.wrong
+    assert abs(single - expected).min() > LEVELS.notable
 
 
 def test_a_model_that_insists_on_single_precision_has_no_values_in_double(ppl):
@@ -175,7 +175,7 @@ def test_arrays_that_a_model_has_captured_are_double_there_as_well(ppl):
     expected = normal(theta) + theta @ [1.0, 1.0]
     with ppl.precision("float32"):
         single = one.objective.log_density(state, theta)
-        assert abs(single - expected).max() > OPTIONS.wrong
+        assert abs(single - expected).max() > LEVELS.notable
         found = one.objective.in_double(state, theta)
     if found is not None or not ppl.is_numpyro:  # which may not trace what has captured integers
         np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -145,4 +145,4 @@ def test_groups_are_of_the_kind_of_their_estimator():
         assert group.points.noise.shape == shape and group.seed != other.seed
         assert group.points.weights.sum() == pytest.approx(1.0) and not group.one_batch
     assert all(group.one_batch for group in groups.few(rng, 2, 6))
-    assert Groups.of("spherical", 300, 0, 1).is_dear and not groups.is_dear
+    assert Groups.of("spherical", 300, 0, 1).is_expensive and not groups.is_expensive

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import pickle
 
 import numpy as np
 import pytest
 
 from ngvi.inference.options import FitOptions, StochasticOptions
 from ngvi.inference.search import Status
-from ngvi.inference.stochastic import Adam, StochasticSearch, signal_and_noise
+from ngvi.inference.stochastic import StochasticSearch, signal_and_noise
 from tests.inference.numpy_problem import (
     CENTRE,
     OPTIMUM,
@@ -121,21 +120,6 @@ def test_a_fall_that_is_noise_is_none():
     assert len(search.trace) == len(target.asked)
 
 
-@pytest.mark.parametrize("name", ["some noise", "parameters"])
-def test_a_search_in_pieces_is_the_whole_one_bit_for_bit(name):
-    found = []
-    for pieces in ((), (1, 2)):
-        search = search_of(StochasticSearch, Target(**TARGETS[name]), max_steps=15)
-        for piece in pieces:
-            search.advance(max_steps=piece)
-            search.resume()
-        search.advance()
-        state = search.state
-        numbers = [state.mean, state.log_scale, state.own, vars(search.trace), search.status]
-        found.append(pickle.dumps(numbers))
-    assert found[0] == found[1]
-
-
 def test_the_rate_of_parameters_falls_on_plateaus_before_the_end():
     options = FitOptions(stochastic=StochasticOptions(num_plateaus=1))
     lengths = []
@@ -146,14 +130,3 @@ def test_the_rate_of_parameters_falls_on_plateaus_before_the_end():
         lengths.append(len(search.trace))
     assert search.status is Status.OPTIMUM and lengths[0] < lengths[1]
     np.testing.assert_allclose(search.state.own, [1.0, 2.0], atol=0.1)
-
-
-def test_adam_is_adam():
-    torch = pytest.importorskip("torch")
-    weights = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    stock, ours, total = torch.optim.Adam([weights], lr=0.1), Adam(), np.zeros(3)
-    for row in np.random.default_rng(0).standard_normal((7, 3)):
-        weights.grad = torch.as_tensor(-row)
-        stock.step()
-        total = total + ours.steps([row], 0.1)[0]
-    np.testing.assert_allclose(total, weights.detach().numpy(), rtol=1e-6)
