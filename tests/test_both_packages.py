@@ -189,11 +189,9 @@ def test_the_packages_have_the_same_files():
     # process that waits in a program's reduction cannot be interrupted. Plates that see a part of
     # the data are found by a trace of their own; Pyro's inspection knows them. Programs are kept by
     # what they compute, a density is traced once for all of them, and a prior's draws are one; what
-    # an objective computes is apart from it, so that another fit may use it. A program says which
-    # entries depend on which, where torch's steps look.
+    # an objective computes is apart from it, so that another fit may use it.
     assert files[0] - files[1] <= {
         "elbo/step.py",
-        "estimators/per_example/owners.py",
         "guide/prototype.py",
         "inference/evaluation.py",
         "optim/joint.py",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,51 +70,3 @@ def scales(dim: int) -> np.ndarray:
 def num_products(family: Family) -> int:
     """How many Hessian-vector products the family's part of a Hessian takes."""
     return int(family.hessian_probes().max()) + 1
-
-
-class Examples(NamedTuple):
-    """A log density as a sum over examples and a rest: ``sum(scale * log_lik) + rest``."""
-
-    log_likelihood: Array  #: in nats, without the plates' scale, shape ``(..., N)``
-    scale: Array  #: how many examples each stands for, shape ``(..., N)``
-    rest: Array  #: prior, Jacobians, partners; shape ``(...)``
-
-
-def check_not_enumerated(is_enumerated: bool) -> None:
-    """Refuse examples of a model with latents that are summed out.
-
-    :raises ValueError: saying what to use.
-    """
-    if is_enumerated:
-        raise ValueError(
-            "curvature='gauss_newton' needs the likelihood of each example, which a model with "
-            "enumerated latents does not have site by site: use curvature='hessian'."
-        )
-
-
-def without_plate(site: str, ppl: str) -> str:
-    """In words, of an observed site that has no examples."""
-    return (
-        f"curvature='gauss_newton' sums over examples, but the observed site '{site}' is in no "
-        f"plate: put it into {ppl}.plate('data', len(y)), or use curvature='hessian'."
-    )
-
-
-def aligned(groups: Iterable[Sequence[tuple[Array, Array]]]) -> tuple[list[Array], list[Array]]:
-    """The log likelihoods by example of groups of sites, and how their sums are scaled.
-
-    :param groups: of the sites that share their examples log likelihoods and scales, a vector each.
-    :raises ValueError: if there are none.
-    """
-    log_likelihoods, scales = [], []
-    for members in groups:
-        scale = members[0][1]
-        # Sites of one group may be scaled differently (by the handler ``scale``).
-        log_likelihoods.append(sum(value * (s / scale) for value, s in members))
-        scales.append(scale)
-    if not scales:
-        raise ValueError(
-            "curvature='gauss_newton' needs observed sites, and the model has none: use "
-            "curvature='hessian'."
-        )
-    return log_likelihoods, scales

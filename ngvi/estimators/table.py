@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 from typing import Any, ClassVar, NamedTuple
 
 from ngvi.estimators.options import EstimatorOptions
@@ -57,6 +58,8 @@ class Estimator:
     """
 
     needs: ClassVar[Needs] = Needs.GRADIENTS
+    #: The module of the packages that computes it, which is imported when it is asked for.
+    module: ClassVar[str] = "estimators"
     of_step: ClassVar[bool] = True
     of_fit: ClassVar[bool] = True
 
@@ -135,6 +138,7 @@ class GaussNewton(Estimator):
     """
 
     needs = Needs.EXAMPLES
+    module = "networks.gauss_newton"
     of_fit = False
 
     @classmethod
@@ -198,14 +202,16 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 }
 
 
-def new_estimator(name: str, package: Any, **given: Any) -> Any:
+def new_estimator(name: str, package: str, **given: Any) -> Any:
     """A package's estimator.
 
     :param name: in :data:`ESTIMATORS`.
     :param package: whose class of the same name it is.
     :param given: its fields, and those of others.
     """
-    cls = getattr(package, ESTIMATORS[name].__name__)
+    base = ESTIMATORS[name]
+    module = importlib.import_module(f"{package}.{base.module}")
+    cls = getattr(module, base.__name__)
     names = [field.name for field in dataclasses.fields(cls)]
     return cls(**{name: value for name, value in given.items() if name in names})
 

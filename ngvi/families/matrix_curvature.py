@@ -5,14 +5,14 @@ Equation numbers are those of :mod:`~ngvi.families.matrix_normal`.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from ngvi.families.for_estimators import ForEstimators
 from ngvi.families.gaussian import Array
 from ngvi.families.matrix_coordinates import MatrixCoordinates
 from ngvi.latents import forest
 from ngvi.latents.forest import check_dense
-from ngvi.linalg.kronecker_root import summed, times
+from ngvi.linalg.kronecker_root import summed
 from ngvi.linalg.matrices import symmetric
 
 #: ``P`` and ``Q`` of (4), packed as the factors are, and the other latents' diagonal.
@@ -70,36 +70,6 @@ class MatrixCurvature(MatrixCoordinates, ForEstimators):
         :param rows: scaled gradients of single examples, shape ``(N, d)``.
         :param diagonal: of the rest, such as a prior's, shape ``(d,)``.
         """
-        squares = self.outer_products(rows, rows)
-        return self.natural_gradient_from_squares(gradient, squares, diagonal)
-
-    def squares_of_examples(self, draw: Any) -> Traces:
-        """:meth:`outer_products` of rows with themselves, which need not be written down.
-
-        In O(N (m^2 + n^2)) for a matrix whose rows are outer products.
-
-        :param draw: has ``outer(start, m, n)``, the ``x_i`` and ``y_i`` of a matrix of latents
-            whose rows are ``x_i y_i^T``, or None, and ``entries(start, stop)`` of all rows.
-        """
-        root, pairs, last, rest = self._root(), [], 0, []
-        for (start, m, n), (a, b) in zip(root.shapes, root.pairs, strict=True):
-            rest.append(draw.entries(last, start))
-            last, outer = start + m * n, draw.outer(start, m, n)
-            if outer is None:
-                own = draw.entries(start, last)
-                own = times(self.xp, a.mT, own.reshape(len(own), m, n) @ b)
-                pairs.append((summed(own, own), summed(own.mT, own.mT)))
-            else:
-                x, y = outer[0] @ a, outer[1] @ b
-                rows = (x * (y**2).sum(1)[:, None]).mT @ x
-                pairs.append((rows, (y * (x**2).sum(1)[:, None]).mT @ y))
-        rest.append(draw.entries(last, self.dim))
-        return *self._packed(pairs), (self.xp.concatenate(rest, -1) ** 2).sum(0)
-
-    def natural_gradient_from_squares(
-        self, gradient: Array, squares: Traces, diagonal: Array
-    ) -> Self:
-        """:meth:`natural_gradient_from_rows` from :meth:`outer_products` of the rows."""
         root = self._root()
         parts = root.split(diagonal)
         pairs = [
@@ -110,5 +80,6 @@ class MatrixCurvature(MatrixCoordinates, ForEstimators):
             for (a, b), d in zip(root.pairs, parts.matrices, strict=True)
         ]
         of_diagonal = *self._packed(pairs), parts.rest
+        squares = self.outer_products(rows, rows)
         total = tuple(-(a + b) for a, b in zip(squares, of_diagonal, strict=True))
         return self.bonnet_price(gradient, total)

@@ -17,7 +17,6 @@ from numpyro.infer.elbo import ELBO
 from ngvi._docs import shared_doc
 from ngvi._door import door, not_made
 from ngvi._warn import warn
-from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.estimators.choice import is_noisy, points_at_once
@@ -36,7 +35,7 @@ from numpyro_ngvi.estimators import (
 )
 from numpyro_ngvi.estimators.moments import Averages, dot, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.tracing import LogDensity, conjugate_sites_in, posteriors_in
+from numpyro_ngvi.tracing import LogDensity, posteriors_in
 from numpyro_ngvi.tracing.arguments import typed_key
 
 
@@ -188,9 +187,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         curvature, cost = self._estimator_of(step)
         data = jax.tree.leaves((density.args, density.kwargs))
         at_once = points_at_once(max(map(np.size, data), default=1))
-        estimator = make_estimator(
-            curvature, cost, at_once, split=step.examples, partners=step.has_partners
-        )
+        estimator = make_estimator(curvature, cost, at_once, partners=step.has_partners)
+        if curvature == "gauss_newton":
+            estimator = estimator.prepared(step)
 
         def batch(draw_key: jax.Array) -> tuple[Averages, jax.Array]:
             points = self._points(draw_key, step, cost)
@@ -232,8 +231,6 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             None if step.has_partners else not_additive,
             step.density.guide,
         )
-        if curvature == "gauss_newton":
-            check_no_conjugate_sites(one.site for one in conjugate_sites_in(step.params).values())
         return curvature, cost
 
     def _differentiable_values(

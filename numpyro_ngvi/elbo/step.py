@@ -18,7 +18,6 @@ from numpyro_ngvi.estimators.stein import stein_direction
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import (
     LogDensity,
-    examples,
     hessian_obstacle,
     latent_site,
     sites_with_missed_curvature,
@@ -56,9 +55,6 @@ class ElboStep(NamedTuple):
 
     def log_density(self, latents: dict[str, jax.Array], _: Any, key: jax.Array) -> jax.Array:
         return self.density(latents, self.params, key)
-
-    def examples(self, latents: dict[str, jax.Array], _: Any, key: jax.Array) -> tuple:
-        return tuple(examples(self.density, latents, self.params, key))
 
     def hessian_obstacle(self) -> Exception | None:
         means = {site: family.mean for site, family in self.here.items()}
@@ -111,6 +107,15 @@ class GuideSetUp:
             )
         return first.missed_curvature
 
+    def at_start(self) -> tuple[LogDensity, Families, dict[str, Any], jax.Array] | None:
+        """The log density at the guide's own arguments, families, parameters, and a key."""
+        if self._arguments is None:
+            return None
+        with jax.ensure_compile_time_eval():
+            key = random.key(0)
+        # With numbers at hand it would draw some, and these may be no valid parameters.
+        return LogDensity(*self._run, *self._arguments, key), self._here, self._params, key
+
     def not_additive(self, is_asked_for: bool) -> Exception | None:
         """Why the log density is no sum of smooth terms, or is not known to be one.
 
@@ -119,11 +124,9 @@ class GuideSetUp:
         if not self._parts:
             return None
         first = self._parts[0]
-        if self._arguments is not None:
-            with jax.ensure_compile_time_eval():
-                key = random.key(0)
-            # With numbers at hand it would draw some, and these may be no valid parameters.
-            density = LogDensity(*self._run, *self._arguments, key)
+        start = self.at_start()
+        if start is not None:
+            density, _, _, key = start
             with jax.ensure_compile_time_eval():
                 first.not_additive = why_not_additive(
                     lambda latents, _, key: density(latents, self._params, key), self._here, (), key

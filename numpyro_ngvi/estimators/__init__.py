@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Protocol
 
 from ngvi.estimators.points import Families, PointsBySite, log_q, num_products
 from ngvi.estimators.table import EstimateCost, new_estimator
 from numpyro_ngvi.estimators.draws import standard_normal
-from numpyro_ngvi.estimators.gauss_newton import GaussNewton, Split
 from numpyro_ngvi.estimators.hessian import Hessian
 from numpyro_ngvi.estimators.mean import Mean
 from numpyro_ngvi.estimators.moments import Averages, Density, in_passes
@@ -34,7 +32,6 @@ def make_estimator(
     cost: EstimateCost,
     at_once: int,
     *,
-    split: Split | None = None,
     partners: bool = False,
 ) -> Estimator:
     """The estimator of this name.
@@ -42,15 +39,13 @@ def make_estimator(
     :param curvature: one of :data:`ngvi.estimators.table.ESTIMATORS`.
     :param cost: how many draws have a Hessian.
     :param at_once: how many draws share a pass.
-    :param split: the log density by examples, for ``"gauss_newton"``.
     :param partners: whether the guide draws more than latent vectors.
     """
     return new_estimator(
         curvature,
-        sys.modules[__name__],
+        "numpyro_ngvi",
         num_hessians=cost.num_hessians,
         num_groups=cost.num_groups if cost.max_batches > 1 else 1,
         at_once=at_once,
-        split=split,
         partners=partners,
     )

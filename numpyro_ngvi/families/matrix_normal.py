@@ -7,7 +7,7 @@ from numpyro_ngvi.pytree import register
 
 @compiled(
     "stddev whiten sample draw_jvp natural_gradient euclidean_gradient outer_products "
-    "bonnet_price natural_gradient_from_rows natural_gradient_from_squares _isometric "
+    "bonnet_price natural_gradient_from_rows _isometric "
     "_trace_ratio retract"
 )
 @register

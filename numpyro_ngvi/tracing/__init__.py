@@ -11,4 +11,3 @@ from numpyro_ngvi.tracing.log_density import (
     latent_site,
     posteriors_in,
 )
-from numpyro_ngvi.tracing.per_example import examples

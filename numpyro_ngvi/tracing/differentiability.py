@@ -18,8 +18,7 @@ from ngvi.estimators.missed_curvature import Along, half_segment, missed, what_i
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
-from numpyro_ngvi.tracing.log_density import Latents, LogDensity
-from numpyro_ngvi.tracing.per_example import site_log_probs
+from numpyro_ngvi.tracing.log_density import Latents, LogDensity, site_log_probs
 
 #: Operations at which a gradient may jump; what is differentiated as a maximum has them, too.
 _JUMPS = {"sign", "floor", "ceil", "round", "clamp", "sort", "argmax", "argmin", "is_finite"}

@@ -194,6 +194,25 @@ class LogDensity:
         return AsDrawn(guide)
 
 
+def site_log_probs(
+    density: LogDensity, latents: Latents, params: dict[str, Any], guide_key: jax.Array
+) -> tuple[dict[str, jax.Array], dict[str, Any], jax.Array]:
+    """Log densities of the model's sites, elementwise and scaled.
+
+    :return: log densities by site, the model's trace, and the log density of the guide's own
+        sites, to be subtracted.
+    """
+    guide = density.conditioned_guide(latents, guide_key)
+    of_guide, guide_trace = compute_log_probs(guide, density.args, density.kwargs, params)
+    # The stock ELBOs split their key so: the minibatch is that of the bound's value.
+    run_key, _ = random.split(density.model_key)
+    model = handlers.replay(handlers.seed(density.model, run_key), guide_trace)
+    of_model, model_trace = compute_log_probs(
+        model, density.args, density.kwargs, params, sum_log_prob=False
+    )
+    return of_model, model_trace, sum(of_guide.values())
+
+
 def _mutable(trace: dict[str, Any]) -> dict[str, Any]:
     return {name: site["value"] for name, site in trace.items() if site["type"] == "mutable"}
 

@@ -27,8 +27,8 @@ from numpyro_ngvi.tracing import LogDensity
 from numpyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import blocks, compiled
+from numpyro_ngvi.tracing.log_density import site_log_probs
 from numpyro_ngvi.tracing.partly_observed import is_masked, mask_of
-from numpyro_ngvi.tracing.per_example import site_log_probs
 from numpyro_ngvi.tracing.traced import Operations, Traced
 from numpyro_ngvi.workflow.runs import has_data, unscaled
 

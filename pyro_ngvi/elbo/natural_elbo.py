@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi._door import door
-from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.choice import is_noisy
 from ngvi.estimators.table import EstimateCost
@@ -205,10 +204,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         couples = (family.couples() for family in here.values())
         not_additive = None if partners else functools.partial(why_not_additive, density)
         name, cost = self._chosen(dim, products, obstacle, partners, couples, not_additive, guide)
+        estimator = make_estimator(name, cost, plan)
         if name == "gauss_newton":
-            check_no_conjugate_sites(density.conjugate_sites)
-            plan.check_examples(density)
-        return _SetUp(plan, make_estimator(name, cost, plan), cost)
+            estimator = estimator.prepared(plan, density)
+        return _SetUp(plan, estimator, cost)
 
     # -- draws ------------------------------------------------------------------------
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Protocol
 
 from ngvi.estimators.points import Families, PointsBySite, log_q, num_products
 from ngvi.estimators.table import EstimateCost, new_estimator
 from pyro_ngvi.estimators.differentiate import Differentiator, FromGradients
 from pyro_ngvi.estimators.draws import standard_normal
-from pyro_ngvi.estimators.gauss_newton import GaussNewton
 from pyro_ngvi.estimators.hessian import Hessian, HessianProducts
 from pyro_ngvi.estimators.mean import Mean
 from pyro_ngvi.estimators.moments import Averages
@@ -35,7 +33,7 @@ def make_estimator(curvature: str, cost: EstimateCost, plan: Plan) -> Estimator:
     """
     return new_estimator(
         curvature,
-        sys.modules[__name__],
+        "pyro_ngvi",
         num_hessians=cost.num_hessians,
         num_groups=cost.num_groups if cost.max_batches > 1 else 1,
         bytes_per_draw=plan.bytes_per_draw,

@@ -36,7 +36,6 @@ class Parts(NamedTuple):
 
     once: Tensor | None  #: shape ``(K,)``
     twice: Tensor | None = None  #: likewise
-    between: Sequence[Tensor] = ()  #: tensors for which ``once`` is differentiated as well
     examples: Any = None  #: what is known of single examples
 
     @property
@@ -193,19 +192,16 @@ class Differentiator:
             once = twice = ()
             if parts.once is not None:
                 total = (points.weights * parts.once if weighted else parts.once).sum()
-                once = gradients_of(
-                    total, [*inputs, *parts.between], retain_graph=second is not None
-                )
+                once = gradients_of(total, inputs, retain_graph=second is not None)
             if parts.twice is not None:
                 twice = gradients_of(parts.twice.sum(), inputs, create_graph=True)
-            gradients = [g.detach() for g in (twice or once)[: len(inputs)]]
+            gradients = [g.detach() for g in (twice or once)]
             if once and twice:
-                gradients = [g + more for g, more in zip(gradients, once, strict=False)]
+                gradients = [g + more for g, more in zip(gradients, once, strict=True)]
             curvatures = {}
             for index, (site, theta) in enumerate(latents.items() if second else ()):
                 products = self._products(second, latents, site, twice[index], state)
-                slopes = (once[index], once[len(inputs) :]) if once else ()
-                curvatures[site] = second.curvature(parts, products, theta, here[site], slopes)
+                curvatures[site] = second.curvature(parts, products, theta, here[site])
         by_site = dict(zip(latents, gradients, strict=False))
         kept = finite_draws(values, *by_site.values())
         for curvature in curvatures.values():

@@ -72,14 +72,11 @@ class Hessian:
         """The log density at some draws, all of which is differentiated twice."""
         return Parts(None, density(latents))
 
-    def curvature(
-        self, parts: Parts, products: Callable, theta: Tensor, q: Family, slopes: tuple
-    ) -> Curvature:
+    def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
         """One site's curvature at the same draws: exact Hessians.
 
         :param products: gives the products of the Hessian of ``parts.twice`` with a family's
             probes, or its ``diagonal``.
-        :param slopes: gradients of ``parts.once``, for the site's draws and for what is between.
         """
         return exact(products, q)
 

@@ -23,7 +23,6 @@ from pyro_ngvi.tracing import (
     ModelFacts,
     NoiseState,
     choose_particles,
-    examples,
     hessian_misses_curvature,
     inspect,
     sites_without_hessian,
@@ -78,17 +77,6 @@ class Plan:
         return max(_num_elements((args, kwargs)), 1) / self.num_elements
 
     # -- the second derivative --------------------------------------------------------
-
-    def check_examples(self, density: LogDensity) -> None:
-        """Make room for the gradients of single examples.
-
-        :raises ValueError: if the model has none.
-        """
-        centre, step = _segment(density)
-        with torch.no_grad():
-            split = examples(density, _line(centre, step, 1))
-        largest = max(theta.numel() for theta in centre.values())
-        self.bytes_of_rows = split.scale[0].nbytes * largest
 
     def hessian_obstacle(self, density: LogDensity) -> Exception | None:
         """Why the log density has no Hessian, naming the sites; None if it has one."""

@@ -5,4 +5,3 @@ from pyro_ngvi.tracing.inspection import ModelFacts, inspect
 from pyro_ngvi.tracing.log_density import LogDensity
 from pyro_ngvi.tracing.messengers import NoiseState
 from pyro_ngvi.tracing.particles import choose_particles
-from pyro_ngvi.tracing.per_example import examples

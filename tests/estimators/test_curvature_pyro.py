@@ -18,11 +18,11 @@ import torch
 from ngvi.latents import forest
 from pyro_ngvi import NaturalGaussianGuide
 from pyro_ngvi.estimators import HessianProducts, plan
-from pyro_ngvi.estimators.gauss_newton import GaussNewton, _columns, _rows, minus_squares
 from pyro_ngvi.estimators.hessian import diagonals, hessians
 from pyro_ngvi.estimators.moments import finite_draws, map_structure, plus
 from pyro_ngvi.estimators.stein import stein_direction
 from pyro_ngvi.families import CovarianceCholesky, Diagonal, LowRankPrecision, MatrixNormal
+from pyro_ngvi.networks.gauss_newton import GaussNewton, _columns, _rows, minus_squares
 
 
 @pytest.fixture(autouse=True)

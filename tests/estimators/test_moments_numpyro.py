@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from numpyro_ngvi.networks.gauss_newton import GaussNewton
 from tests.ppl import QUICKLY
 from tests.reference import random_gaussian
 
@@ -14,8 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ngvi.latents import forest
-from numpyro_ngvi.estimators import GaussNewton, Hessian, PointsBySite, Spherical, Stein, hessian
-from numpyro_ngvi.estimators import gauss_newton as of_examples
+from numpyro_ngvi.estimators import Hessian, PointsBySite, Spherical, Stein, hessian
 
 DIM, NUM_DRAWS, NUM_DATA = 4, 6, 9
 
@@ -226,35 +226,12 @@ def test_gauss_newton_squares_gradients_of_examples(numpyro_backend, family_name
     assert_is_price_of(actual, family, np.mean(gradients, 0), np.mean(hessians, 0))
 
 
-@pytest.mark.parametrize("at_once", [4, 12, "by rows"])
-def test_gradients_of_examples_need_not_fit_in_memory_at_once(
-    numpyro_backend, at_once, monkeypatch, rng
-):
-    split, _ = regression(rng, 3)
-    family = numpyro_backend.family("diagonal", *random_gaussian("diagonal", DIM, rng))
-    draws, context = draws_of(rng)
-    expected = gauss_newton(split, draws, context, family)
-    monkeypatch.setattr(hessian, "MAX_PROBED_DIAGONAL", 1)
-    if at_once == "by rows":
-        monkeypatch.setattr(of_examples, "NUMBERS_OF_ROWS", 3)
-        monkeypatch.setattr(of_examples, "_in_chunks", lambda *a: {"x": jnp.full(DIM, jnp.nan)})
-    else:
-        monkeypatch.setattr(of_examples, "NUMBERS_OF_ROWS", at_once - 1)
-        monkeypatch.setattr(of_examples, "by_rows", lambda *a: None)
-    actual = gauss_newton(split, draws, context, family)
-    for one, other in zip(
-        jax.tree.leaves(actual.directions), jax.tree.leaves(expected.directions), strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("at_once", [1, 1000])
 @pytest.mark.parametrize(
     ("name", "options"),
     [("LowRankPrecision", {"rank": 2}), ("MatrixNormal", {"matrices": ((0, 2, 2),)})],
 )
 def test_a_large_family_gets_the_gradients_of_examples_and_no_matrix(
-    numpyro_backend, name, options, at_once, monkeypatch, rng
+    numpyro_backend, name, options, monkeypatch, rng
 ):
     split, scale = regression(rng, 3)
     specification = getattr(numpyro_backend.families, name)(**options)
@@ -267,7 +244,6 @@ def test_a_large_family_gets_the_gradients_of_examples_and_no_matrix(
         rows.append(np.sqrt(scale / NUM_DRAWS)[:, None] * of_draw)
         gradients.append(scale @ of_draw - theta**3)
     monkeypatch.setattr(forest, "MAX_DENSIFIED_DIM", 1)
-    monkeypatch.setattr(of_examples, "NUMBERS_OF_ROWS", at_once)
     actual = gauss_newton(split, draws, context, family).directions["x"]
     prior = (3 * draws**2).mean(0)
     means, rows = jnp.asarray(np.mean(gradients, 0)), jnp.asarray(np.concatenate(rows))

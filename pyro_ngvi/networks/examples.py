@@ -6,37 +6,64 @@ plates share their examples: their log likelihoods are added.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from pyro.distributions.util import scale_and_mask
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from ngvi.estimators.points import Examples, aligned, check_not_enumerated, without_plate
-from pyro_ngvi.tracing.log_density import Latents, LogDensity
+from ngvi.networks.examples import Examples, aligned, check_not_enumerated, without_plate
+from pyro_ngvi.tracing import LogDensity
+from pyro_ngvi.tracing.log_density import Latents
+from pyro_ngvi.tracing.sites import is_subsampled
 
 
-def examples(
-    density: LogDensity,
-    latents: Latents,
-    around: Callable[[], AbstractContextManager] | None = None,
-) -> Examples:
+def examples(density: LogDensity, latents: Latents) -> Examples:
     """Split a log density by examples.
 
     :param latents: unconstrained latent vectors by site, each of shape ``(K, d)``.
-    :param around: makes what each draw's run is inside of; each has one of its own then.
     :raises ValueError: if an observed site is in no plate, or if there are no observed sites, or
         if the model has enumerated latents.
     """
     check_not_enumerated(density.facts.is_enumerated or density.facts.guide_is_enumerated)
+    return density.over_draws(lambda draw: _split(density, draw), latents)
 
-    def split(draw: Latents) -> Examples:
-        with nullcontext() if around is None else around():
-            return _split(density, draw)
 
-    return density.over_draws(split, latents, one_by_one=around is not None)
+def alone(density: LogDensity, count: int) -> tuple[Callable, list[Tensor]]:
+    """Run the model on single examples: on their rows of its arguments, each in a batch of one.
+
+    :param count: the number of examples; a tensor with as many rows has one for each.
+    :return: the log likelihood of an example from latents, of shape ``(d,)``, and its rows; and the
+        rows of all.
+    """
+    leaves, structure = pytree.tree_flatten((density.args, density.kwargs))
+    at = [i for i, v in enumerate(leaves) if isinstance(v, Tensor) and v.shape[:1] == (count,)]
+
+    def log_likelihood(latents: Latents, rows: Sequence[Tensor]) -> Tensor:
+        given = list(leaves)
+        for index, row in zip(at, rows, strict=True):
+            given[index] = row[None]
+        one = copy.copy(density)
+        one.args, one.kwargs = pytree.tree_unflatten(given, structure)
+        with OneOfMany():
+            # In a plate of a fixed size the one example stands at all places.
+            return _split(one, latents).log_likelihood.mean()
+
+    return log_likelihood, [leaves[index] for index in at]
+
+
+class OneOfMany(Messenger):
+    """Lets plates of a minibatch see their first element, instead of a random one."""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if site_is_subsample(msg) and msg["value"] is None and is_subsampled(msg):
+            msg["value"] = torch.arange(msg["fn"].subsample_size)
+            msg["done"] = True
 
 
 def _split(density: LogDensity, latents: Latents) -> Examples:

@@ -6,35 +6,16 @@ plates share their examples: their log likelihoods are added.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import random
-from numpyro import handlers
-from numpyro.infer.util import compute_log_probs
 
-from ngvi.estimators.points import Examples, aligned, check_not_enumerated, without_plate
-from numpyro_ngvi.tracing.log_density import Latents, LogDensity
-
-
-def site_log_probs(
-    density: LogDensity, latents: Latents, params: dict[str, Any], guide_key: jax.Array
-) -> tuple[dict[str, jax.Array], dict[str, Any], jax.Array]:
-    """Log densities of the model's sites, elementwise and scaled.
-
-    :return: log densities by site, the model's trace, and the log density of the guide's own
-        sites, to be subtracted.
-    """
-    guide = density.conditioned_guide(latents, guide_key)
-    of_guide, guide_trace = compute_log_probs(guide, density.args, density.kwargs, params)
-    # The stock ELBOs split their key so: the minibatch is that of the bound's value.
-    run_key, _ = random.split(density.model_key)
-    model = handlers.replay(handlers.seed(density.model, run_key), guide_trace)
-    of_model, model_trace = compute_log_probs(
-        model, density.args, density.kwargs, params, sum_log_prob=False
-    )
-    return of_model, model_trace, sum(of_guide.values())
+from ngvi.networks.examples import Examples, aligned, check_not_enumerated, without_plate
+from numpyro_ngvi.tracing import LogDensity
+from numpyro_ngvi.tracing.log_density import Latents, site_log_probs
 
 
 def examples(
@@ -68,3 +49,24 @@ def examples(
         groups.setdefault(key, []).append((per_example, scale.reshape(-1)))
     log_likelihoods, scales = map(jnp.concatenate, aligned(groups.values()))
     return Examples(log_likelihoods, scales, rest)
+
+
+def one_by_one(density: LogDensity, params: dict[str, Any], count: int) -> tuple[Callable, list]:
+    """Run the model on single examples: on their rows of its arguments, each in a batch of one.
+
+    :param count: the number of examples; an array with as many rows has one for each.
+    :return: the log likelihood of an example from latents, a key and its rows; and the rows of all.
+    """
+    leaves, structure = jax.tree.flatten((density.args, density.kwargs))
+    at = [i for i, leaf in enumerate(leaves) if jnp.shape(leaf)[:1] == (count,)]
+
+    def log_likelihood(latents: Latents, key: jax.Array, rows: list[jax.Array]) -> jax.Array:
+        given = list(leaves)
+        for index, row in zip(at, rows, strict=True):
+            given[index] = row[None]
+        one = copy.copy(density)
+        one.args, one.kwargs = jax.tree.unflatten(structure, given)
+        # In a plate of a fixed size the one example stands at all places.
+        return examples(one, latents, params, key).log_likelihood.mean()
+
+    return log_likelihood, [jnp.asarray(leaves[index]) for index in at]

@@ -1,0 +1,1 @@
+"""What only networks use: gradients of single examples, Kronecker families, plain optimisers."""

@@ -1,1 +1,0 @@
-"""Gradients of single examples, by rows of activations."""
