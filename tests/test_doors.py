@@ -225,8 +225,8 @@ MISTAKES = {
         r"guide must be a guide, such as NaturalGaussianGuide\(model\), got 'diagonal'",
     ),
     "an option that fit has": (
-        lambda ppl: ppl.package.FitOptions(max_steps=3),
-        r"FitOptions has no argument max_steps=. It has prior_start=",
+        lambda ppl: ppl.package.FitOptions(bananas=3),
+        r"FitOptions has no argument bananas=. It has prior_start=",
     ),
     "options of an option in a dictionary": (
         lambda ppl: ppl.fit(

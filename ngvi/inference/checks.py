@@ -83,7 +83,7 @@ def rare_losses(context: Context, optimum: Optimum) -> Finding | None:
         return None
     loss = rare_loss(context.problem, optimum.state, context.rng, known, options)
     is_hardly_known = known.is_heavy_tailed and known.error > LEVELS.notable
-    if loss < options.notable_loss and not is_hardly_known:
+    if loss < LEVELS.likely * LEVELS.same and not is_hardly_known:
         return None
     error = max(known.error, loss)
     return Finding(

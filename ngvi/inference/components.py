@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.inference.estimate import State
-from ngvi.inference.exploration import ascents_beside
+from ngvi.inference.exploration import ascents_beside, degenerate
 from ngvi.inference.map_ascent import Ascent
 from ngvi.inference.mixture_options import MixtureOptions
 from ngvi.inference.multistart import MultiStart
@@ -172,8 +172,8 @@ class Modes:
 
     def _at_mode(self, end: Ascent) -> None:
         """Add the component that a search from a mode leads to, unless it hardly has any mass."""
-        runs, allowed = self.runs, self.runs.options.multi_start.degenerate
-        if end.height > runs.level(runs.best) + allowed[0] + allowed[1] * len(end.mean):
+        runs = self.runs
+        if end.height > runs.level(runs.best) + degenerate(runs):
             return  # so high that it has hardly any mass, as a funnel's
         start = self.search.starts.at(end.mean, MODE, runs.best.state)
         if start is None:

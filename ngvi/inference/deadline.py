@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from ngvi.inference.estimate import Estimate, Sample, State
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.problem import Forwarding, Objective
 
@@ -22,18 +21,7 @@ class Timed(Forwarding):
         super().__init__(inner)
         self._monitor = monitor
 
-    def bound(self, state: State, sample: Sample) -> Estimate:
-        self._monitor.look_at_clock()
-        return super().bound(state, sample)
-
-    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self._monitor.look_at_clock()
-        return super().gradient(state, theta)
-
-    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
-        self._monitor.look_at_clock()
-        return super().log_density(state, theta)
-
-    def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
-        self._monitor.look_at_clock()
-        return super().in_double(state, theta)
+    def __getattr__(self, name: str) -> Any:
+        if name in ("bound", "gradient", "log_density", "in_double"):
+            self._monitor.look_at_clock()
+        return super().__getattr__(name)

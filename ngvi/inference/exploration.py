@@ -116,14 +116,10 @@ class Explorer:
 
     def _num_modes(self) -> int:
         """Modes of different height that ascents have ended at; all that are far below are one."""
-        least = self.runs.level(self.runs.best) - self._allowed(*self.options.degenerate)
+        least = self.runs.level(self.runs.best) - degenerate(self.runs)
         heights = sorted((max(height, least) for height, _ in self._heights), reverse=True)
         slack = LEVELS.same + max(near for _, near in self._heights)
         return 1 + sum(one - other > slack for one, other in itertools.pairwise(heights))
-
-    def _allowed(self, nats: float, for_each: float) -> float:
-        """Nats, and nats for each latent."""
-        return nats + for_each * self.runs.problem.space.dim
 
     def _round(self) -> bool:
         """Some starts, drawn alike; whether there were any."""
@@ -164,7 +160,7 @@ class Explorer:
             return known
         start = self.starts.at(end.mean, MODE, self.runs.best.state) if end.is_mode else None
         above = end.height - self.runs.level(self.runs.best)
-        if start is None or above > self._allowed(*self.options.degenerate):
+        if start is None or above > degenerate(self.runs):
             least = self.runs.best.validation.bound - LEVELS.worth
             if start is None or start.value < least:
                 start = self.starts.broad(point)
@@ -195,7 +191,7 @@ class Explorer:
         for mode, optimum in self._modes if end.is_mode else ():
             if abs(mode.height - end.height) <= same:
                 return optimum
-        above = self._allowed(LEVELS.worth, self.options.inside)
+        above = LEVELS.worth + self.options.inside * self.runs.problem.space.dim
         for optimum in sorted(self.runs.optima, key=lambda one: -one.validation.lower):
             if not (optimum.is_certified and self.runs.is_inside(optimum.state, end.mean)):
                 continue
@@ -288,6 +284,13 @@ class Explorer:
             self._treat_as_optima = True
         self.runs.optima.append(new)
         return new
+
+
+def degenerate(runs: Runs) -> float:
+    """Return by how many nats a mode is above the best mean that has hardly any mass."""
+    return (
+        LEVELS.certain * LEVELS.worth + 2 * runs.options.multi_start.inside * runs.problem.space.dim
+    )
 
 
 def ascents_beside(

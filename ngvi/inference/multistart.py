@@ -1,9 +1,7 @@
 """Several starts: the way to the best optimum, and the search for others.
 
 - The guide's own start, the prior's and a mean-field run (:mod:`~ngvi.inference.starts`) begin; the
-  one that is highest after its first stage goes on. Where none comes to the end of that, as with a
-  network, others join, and halves of them go on with twice the steps (successive halving, Jamieson
-  and Talwalkar, 2016).
+  one that is highest after its first stage goes on.
 - While the end is no optimum, a few other starts follow. Only then come
   fresh draws at every step, which are expensive.
 - From an optimum, others are looked for (:mod:`~ngvi.inference.exploration`).
@@ -25,7 +23,7 @@ from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import LEVELS, QUICK
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
-from ngvi.inference.runs import Runs, can_halve, patience_left, same_bound
+from ngvi.inference.runs import Runs, patience_left, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import DRAW, GUIDE, MODE, Start, Starts
 from ngvi.inference.stochastic import StochasticSearch
@@ -148,9 +146,6 @@ class MultiStart:
         most = math.inf if len(first) == 1 else self.options.multi_start.first_steps
         for start in first:
             runs.waiting.append(runs.coarse(start, most))
-        is_ahead = any(run.is_coarse or run.is_unbounded for run in runs.waiting)
-        if has_choice and self.options.halving and not is_ahead:
-            self._halve()
         end = runs.finish(runs.take_best())
         if has_choice and self.options.more_starts and end.status is not Status.UNBOUNDED:
             self._try_others()
@@ -175,30 +170,6 @@ class MultiStart:
             if start := self.starts.mean_field(self.monitor, highest):
                 first.insert(0, start)
         return first
-
-    def _halve(self) -> None:
-        """More starts until one comes to its coarse end; if none does, the best half of them goes
-        on with twice the steps, until two are left.
-
-        Half of the patience is for those that go on.
-        """
-        options, runs, others = self.options.multi_start, self.runs, self._other_starts()
-        enough = patience_left(runs) / 2
-        while len(runs.waiting) < options.num_starts and patience_left(runs) > enough:
-            start = next(others, None)
-            if start is None:
-                break
-            runs.waiting.append(runs.coarse(start, options.first_steps))
-            if runs.waiting[-1].is_coarse:
-                return
-        steps = options.first_steps
-        while len(runs.waiting) > 2 and can_halve(runs, steps):
-            ranked = runs.ranked()
-            runs.waiting = ranked[: max(2, math.ceil(len(ranked) / 2))]
-            runs.optima += [runs.optimum(run) for run in ranked[len(runs.waiting) :]]
-            for run in runs.waiting:
-                runs.go_on_stochastically(run, steps)
-            steps *= 2
 
     def _try_others(self) -> None:
         """Follow other starts while none has come to an optimum."""

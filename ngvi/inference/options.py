@@ -133,8 +133,6 @@ class StochasticOptions:
     max_groups: int = 32
     #: Signal over noise below which steps are averaged.
     noisy: float = 0.5
-    #: Most noisy steps whose signals are averaged.
-    max_window: int = 200
     #: Adam's rate for the model's own parameters, which shrinks on a plateau.
     parameter_step_size: float = 0.05
     #: Plateaus after which these parameters are at their optimum.
@@ -179,10 +177,9 @@ class MultiStartOptions:
     #: met one optimum are enough, sixteen that have met two, and 32 that have met three.
     unseen: float = 0.125
     #: Nats for each latent, beside :attr:`Levels.worth`, by which a mode may be above the log
-    #: density at the mean of a Gaussian that it is inside of.
+    #: density at the mean of a Gaussian that it is inside of. Above some times as many it has
+    #: hardly any mass, as a funnel's.
     inside: float = 0.25
-    #: Nats, and nats for each latent, above which a mode has hardly any mass, as a funnel's.
-    degenerate: tuple[float, float] = (10.0, 0.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,18 +208,8 @@ class ValidationOptions:
     min_draws: int = 200
     #: Most draws at first.
     max_draws: int = 1000
-    #: Part of the draws that look for rare losses in which no latent is stretched.
-    plain_part: float = 0.25
-    #: Factor by which one latent is stretched in each of the others.
+    #: Factor by which one latent is stretched in most draws that look for rare losses.
     stretch: float = 2.5
-    #: Least rare loss that is reported, in nats.
-    notable_loss: float = 0.2
-    #: Part of a Gaussian's mass that is never met, if one draw stands for it.
-    never_met: float = 1e-6
-    #: Part of the draws that makes up most of the variance only if what happens there is rare.
-    few_part: float = 0.01
-    #: Part of a log density by which single precision may be off.
-    wrong_part: float = 1e-4
     #: Draws that are computed in double precision as well.
     num_in_double: int = 16
 
@@ -241,12 +228,12 @@ class RunawayOptions:
     #: Unconstrained distance from its start above which a latent is looked at: of a logarithm a
     #: factor of 1e13.
     distant: float = 30.0
-    #: Multiples of that distance at which it is looked for: tails that can be integrated fall.
-    farther: tuple[float, float] = (4.0, 16.0)
-    #: Unconstrained distance from its start above which a parameter is looked at.
+    #: Multiple of that distance, with its square, at which the density is looked at: tails that can
+    #: be integrated fall there.
+    farther: float = 4.0
+    #: Unconstrained distance from its start above which a parameter is looked at: half of it on
+    #: both sides, and up to twice of it farther out.
     parameter_distant: float = 2.0
-    #: Distances from where it is at which the bound is compared, the first of them backwards.
-    parameter_moves: tuple[float, ...] = (-1.0, 1.0, 2.0, 4.0)
     #: Draws that see all of it.
     num_draws: int = 64
 
@@ -283,8 +270,6 @@ class FitOptions:
     mean_field_start: bool = True
     #: Begin at a point of high density, where the guide's start has none.
     high_start: bool = True
-    #: Halve more starts by successive halving, where none comes to the end of its first stage.
-    halving: bool = True
     #: Follow a few more starts, where the first ones end without an optimum.
     more_starts: bool = True
     #: Take fresh draws at every step, where nothing else comes to an optimum.

@@ -243,37 +243,11 @@ class Forwarding:
 
     def __init__(self, inner: Objective) -> None:
         self.inner = inner
-        self.dim, self.cost, self.groups = inner.dim, inner.cost, inner.groups
-        self.is_subsampled, self.rows = inner.is_subsampled, inner.rows
-        self.estimator = inner.estimator
 
-    @property
-    def is_exact(self) -> bool:
-        """See :class:`Objective`."""
-        return self.inner.is_exact
-
-    @property
-    def fault(self) -> str:
-        """See :class:`Objective`."""
-        return self.inner.fault
-
-    def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
-        return self.inner.sample(rng, num_groups)
-
-    def bound(self, state: State, sample: Sample) -> Estimate:
-        return self.inner.bound(state, sample)
-
-    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.inner.gradient(state, theta)
-
-    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
-        return self.inner.log_density(state, theta)
-
-    def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
-        return self.inner.in_double(state, theta)
-
-    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        return self.inner.prior(rng, count)
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # of a copy that has nothing yet
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
 
 class Integrated(Forwarding):
@@ -286,7 +260,7 @@ class Integrated(Forwarding):
 
     def bound(self, state: State, sample: Sample) -> Estimate:
         if len(sample[0].points.weights) > self.groups.cost.num_gradients:  # a few random draws
-            return super().bound(state, sample)
+            return self.inner.bound(state, sample)
         if self._found is None or self._state is not state:
-            self._found, self._state = super().bound(state, sample[:1]), state
+            self._found, self._state = self.inner.bound(state, sample[:1]), state
         return self._found.repeated(len(sample))

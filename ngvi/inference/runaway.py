@@ -107,7 +107,7 @@ class _Draws:
         return flattest is not None and self._is_endless(gaps, flattest)
 
     def _is_endless(self, gaps: np.ndarray, axis: np.ndarray) -> bool:
-        farther = self.options.farther
+        farther = self.options.farther, self.options.farther**2
         pairs = [(self.rise(self.stretched(gaps, axis, factor)), factor) for factor in farther]
         # Numbers end before a density does.
         known = [(one, factor) for one, factor in pairs if math.isfinite(one)]
@@ -172,7 +172,7 @@ def _of_parameters(
         if not options.parameter_distant < abs(moved[place]) < math.inf:
             continue
         levels = []
-        for move in (*options.parameter_moves[:1], 0.0, *options.parameter_moves[1:]):
+        for move in np.array([-0.5, 0.0, 0.5, 1.0, 2.0]) * options.parameter_distant:
             steps = {one: np.zeros(np.shape(other)) for one, other in now.items()}
             np.atleast_1d(steps[name])[place] += move * np.sign(moved[place])
             at = space.moved(state, list(steps.values()))

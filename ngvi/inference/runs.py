@@ -52,11 +52,6 @@ class Run:
         return is_over and search.status is None
 
     @property
-    def is_unbounded(self) -> bool:
-        """Whether the posterior is improper, whatever the start."""
-        return self.search.status is Status.UNBOUNDED
-
-    @property
     def best_state(self) -> State:
         """The end of its search, or the state that draws not learnt from like best."""
         return self.search.best if isinstance(self.search, LocalSearch) else self.search.state
@@ -170,17 +165,6 @@ class Runs:
             run.search.release()
         self.current = None
         return self.note(optimum)
-
-    def go_on_stochastically(self, run: Run, max_steps: int) -> None:
-        """Some steps with few fresh draws from the end of a first stage."""
-        self.current = run
-        search = self.search(StochasticSearch, run.best_state, run.search)
-        search.most_groups = search.num_groups
-        search.advance(max_steps=max_steps)
-        run.search, run.validation = search, self.validated(search.state)
-        search.most_groups = self.options.stochastic.max_groups
-        search.resume()
-        self.current = None
 
     # -- what is expensive -----------------------------------------------------------------
 
@@ -307,12 +291,6 @@ class Runs:
 def patience_left(runs: Runs) -> float:
     """What may be spent before something comes to an optimum."""
     return max(0.0, runs.patience - runs.problem.objective.cost.total)
-
-
-def can_halve(runs: Runs, num_steps: int) -> bool:
-    """Whether there is patience for so many steps with fresh draws of the half that goes on."""
-    of_step = runs.options.stochastic.min_groups * runs.problem.objective.groups.cost.num_gradients
-    return len(runs.waiting) / 2 * num_steps * of_step < patience_left(runs)
 
 
 def same_bound(one: Validation, other: Validation, slack: float) -> bool:

@@ -18,7 +18,6 @@ Where an optimum is reached, ``gap`` is the upper 95 % limit of what is left by 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -150,7 +149,6 @@ class StochasticSearch(Search):
             self.gap = 0.5 * signal + 0.5 * self.step_size * noise
             return
         self._signals.append(signal)
-        del self._signals[: -options.max_window]
         self.step_size = max(1.0 / (1.0 / self.step_size + 1.0), LEVELS.tiny)
         is_short = self.step_size < LEVELS.shrinkage and noise > self.tolerance
         if is_short and self.num_groups < self.most_groups:
@@ -192,13 +190,13 @@ def signal_and_noise(metric: Metric, estimate: Estimate) -> tuple[float, float]:
 DECAY, SQUARE_DECAY, EPSILON = 0.9, 0.999, 1e-8
 
 
-@dataclasses.dataclass
 class Adam:
     """The state of an ascent by Adam, for the model's own parameters."""
 
-    count: int = 0
-    means: list[np.ndarray] = dataclasses.field(default_factory=list)
-    squares: list[np.ndarray] = dataclasses.field(default_factory=list)
+    def __init__(self) -> None:
+        self.count = 0
+        self.means: list[np.ndarray] = []
+        self.squares: list[np.ndarray] = []
 
     def steps(self, gradients: Sequence[np.ndarray], rate: float) -> list[np.ndarray]:
         """What to add to the parameters.

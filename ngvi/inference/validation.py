@@ -131,7 +131,7 @@ def _validation(
     problem: Problem, state: State, draws: _Draws, mismatch: float, options: ValidationOptions
 ) -> Validation:
     weights, some = draws.weights, slice(options.num_in_double)
-    excesses = excess(problem, state, draws.theta[some], draws.values[some], options)
+    excesses = excess(problem, state, draws.theta[some], draws.values[some])
     off = float(np.mean(excesses)) if len(excesses) else 0.0
     mean, top = float(weights.mean()), weights.max()
     with np.errstate(over="ignore"):
@@ -143,14 +143,14 @@ def _validation(
         spread=spread,
         gap=float(np.log(np.mean(np.exp(weights - top))) + top - mean),
         rounded_up=off,
-        is_heavy_tailed=_is_by_few(weights - mean, options),
+        is_heavy_tailed=_is_by_few(weights - mean),
     )
 
 
-def _is_by_few(gaps: np.ndarray, options: ValidationOptions) -> bool:
+def _is_by_few(gaps: np.ndarray) -> bool:
     """Whether a few of these make up most of the sum of their squares."""
     squares = (gaps / max(np.abs(gaps).max(), np.finfo(float).tiny)) ** 2
-    few = max(3, int(options.few_part * len(squares)))
+    few = max(3, int(LEVELS.negligible**2 * len(squares)))
     return bool(2.0 * np.sort(squares)[-few:].sum() > squares.sum())
 
 
@@ -182,7 +182,8 @@ def rare_loss(
     :param known: of the state.
     :return: zero, if not a few draws make it up, or of more latents than can be stretched in turn.
     """
-    dim, plain, stretch = problem.space.dim, options.plain_part, options.stretch
+    dim, stretch = problem.space.dim, options.stretch
+    plain = 0.25  # of the draws, so that no weight is above four
     if dim > LEVELS.max_dense:
         return 0.0
     count = LEVELS.more_draws * num_draws(problem, options)
@@ -199,12 +200,13 @@ def rare_loss(
     loss = float(losses.mean())
     with np.errstate(over="ignore"):
         error = math.hypot(float(losses.std()) / math.sqrt(count - 1), known.error)
-    met = float(np.mean(np.where(weights > options.never_met * count, losses, 0.0)))
+    is_met = weights > LEVELS.tiny**2 * count  # others stand for what nobody meets
+    met = float(np.mean(np.where(is_met, losses, 0.0)))
     # An average of what is never negative is twenty times its mean with a probability of one in
     # twenty at most (Markov's inequality).
-    unlikely = options.notable_loss / (1.0 - LEVELS.confidence)
+    unlikely = LEVELS.likely * LEVELS.same / (1.0 - LEVELS.confidence)
     is_sure = loss > LEVELS.likely * error or met > unlikely
-    return loss if is_sure and _is_by_few(losses - loss, options) else 0.0
+    return loss if is_sure and _is_by_few(losses - loss) else 0.0
 
 
 def bound_alone(
@@ -222,13 +224,7 @@ def bound_alone(
     return float(weights.mean()), float(weights.std()) / math.sqrt(count - 1)
 
 
-def excess(
-    problem: Problem,
-    state: State,
-    theta: np.ndarray,
-    values: np.ndarray,
-    options: ValidationOptions,
-) -> np.ndarray:
+def excess(problem: Problem, state: State, theta: np.ndarray, values: np.ndarray) -> np.ndarray:
     """By how many nats values are too high, as far as they are wrong: zero if they can be believed.
 
     :param theta: vectors of all latents, shape ``(N, d)``.
@@ -240,5 +236,5 @@ def excess(
     found = problem.objective.in_double(state, theta)
     if found is None or not np.isfinite(found).all():
         return np.zeros(len(theta))
-    gaps, allowed = values - found, options.wrong_part * np.abs(values)
+    gaps, allowed = values - found, LEVELS.negligible * LEVELS.tiny * np.abs(values)
     return np.where(np.abs(gaps) > np.maximum(LEVELS.notable, allowed), gaps, 0.0)

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import polygamma
 
-from ngvi.inference.options import LEVELS, ValidationOptions
+from ngvi.inference.options import LEVELS
 from ngvi.inference.validation import excess
 from tests.inference.numpy_problem import normal
 from tests.ppl import load
-
-OPTIONS = ValidationOptions()
 
 
 def constrained(ppl):
@@ -132,7 +130,7 @@ def test_values_in_double_precision_are_those_of_the_model_in_it(ppl):
     many = one.objective.in_double(state, np.tile(theta, (7, 1)))  # in blocks, NumPyro's
     np.testing.assert_allclose(many, np.tile(expected, 7), rtol=1e-8)
     single = one.objective.log_density(state, theta)
-    np.testing.assert_allclose(excess(one, state, theta, single, OPTIONS), single - expected)
+    np.testing.assert_allclose(excess(one, state, theta, single), single - expected)
     assert abs(single - expected).min() > LEVELS.notable
 
 
