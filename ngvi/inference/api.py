@@ -7,13 +7,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ngvi._lock import as_now
 from ngvi._warn import warn
-from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.checks import Context, Finding, gradients, support
 from ngvi.inference.data_passes import over_minibatches
 from ngvi.inference.deadline import Timed
@@ -29,7 +29,6 @@ from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS, SampleOptions
 from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.problem import Integrated, Problem
-from ngvi.inference.recorded import recorded
 from ngvi.inference.request import Request
 from ngvi.inference.runaway import runaway
 from ngvi.inference.runs import Run
@@ -45,25 +44,21 @@ def optimise(
     rng: np.random.Generator,
     request: Request,
     state: State | None = None,
-    checkpoint: Checkpoint | None = None,
     num_steps: int = 0,
     monitor: Monitor | None = None,
     is_good: Callable[[Optimum], bool] | None = None,
+    keep: Callable[[Problem, MultiStart], None] | None = None,
 ) -> Outcome:
     """Search for the optimum, and leave the guide where the search ended, whatever ends it.
 
     :param state: begin here, and nowhere else; by default where it is best.
-    :param checkpoint: of the model's answers, which a killed run goes on from; it is left open.
     :param num_steps: of a search before this one.
     :param monitor: watches it; by default one of its own.
     :param is_good: see :meth:`MultiStart.solve`.
+    :param keep: called after each step, with the problem and its search.
     """
     if request.options.data_passes:
         problem = over_minibatches(problem, SampleOptions())
-    if checkpoint is not None:
-        if not num_steps:
-            state = checkpoint.begun(problem.space, state)
-        problem = recorded(problem, checkpoint)
     if problem.objective.is_exact:
         problem = problem.replace(objective=Integrated(problem.objective))
     monitor = monitor or request.monitor(num_steps)
@@ -71,7 +66,9 @@ def optimise(
         problem = problem.replace(objective=Timed(problem.objective, monitor))
     with monitor if monitor.phase == "" else nullcontext():
         restore = as_now()
-        search = MultiStart(problem, rng, request, monitor, None if num_steps else checkpoint)
+        search = MultiStart(problem, rng, request, monitor)
+        if keep is not None:
+            monitor.keep = partial(keep, problem, search)
         ending = None
         try:
             if search.solve(state, is_good) is None:

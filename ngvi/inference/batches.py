@@ -54,7 +54,7 @@ class Batches:
                 error.add_note(
                     f"batches= raised this where batch {index}, counted from zero, was to come: it "
                     "is read again, from the beginning, for each evaluation of all rows. With "
-                    "checkpoint= a fit that is lost goes on in the next call."
+                    "checkpoint= the next call begins at the best result so far."
                 )
                 raise
             if isinstance(batch, Mapping):

@@ -19,20 +19,13 @@ from ngvi.inference.batches import Batches
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
-from ngvi.inference.fingerprint import Facts, Fingerprint
 from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites, without_density
 from ngvi.inference.mixture_fit import AUTO, check_beside, check_density, mixed
-from ngvi.inference.mode_centred import (
-    BY_MODES,
-    Attempt,
-    alone,
-    check_reparametrize,
-    is_worthwhile,
-    tried,
-)
+from ngvi.inference.mode_centred import Attempt, alone, check_reparametrize, is_worthwhile, tried
 from ngvi.inference.monitor import COMPONENTS, LOCALS
+from ngvi.inference.multistart import MultiStart
 from ngvi.inference.options import FitOptions
-from ngvi.inference.outcome import Ending, Outcome
+from ngvi.inference.outcome import NOT_CONVERGED, Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
 from ngvi.inference.request import (
@@ -40,16 +33,10 @@ from ngvi.inference.request import (
     check_has_latents,
     check_same_latents,
     check_start,
-    names_of_arguments,
     warn_of_names,
 )
 from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
-
-#: Arguments of ``fit`` that say, beside the model's, what it is of; others say how far it goes.
-SETTINGS = (
-    *("family", "num_components", "curvature", "reparametrize"),
-    *("init_loc_fn", "create_plates"),
-)
+from ngvi.inference.trace import Trace
 
 
 class FitCall:
@@ -97,7 +84,8 @@ class FitCall:
         self.reparametrize = check_reparametrize(given) if is_open else False
         if given["init_loc_fn"] is not None:
             self.starts = (given["init_loc_fn"],)
-        self.checkpoint: Checkpoint | None = None
+        path = given["checkpoint"]
+        self.checkpoint = None if path is None else Checkpoint(path)
 
     # -- what a package adds ----------------------------------------------------------
 
@@ -124,8 +112,7 @@ class FitCall:
         return alone(first, self.reparametrize, set_up, self._searched_by_modes, self.request)
 
     def _searched_by_modes(self, problem: Problem, is_good: Callable) -> Outcome:
-        run = problem, self.rng, self.request, None, self.checkpoint
-        return optimise(*run, monitor=self.monitor, is_good=is_good)
+        return self._optimise(problem, self.request, is_good=is_good)
 
     def second(
         self, first: Ready, outcome: Outcome, at_first: Attempt | None
@@ -167,26 +154,6 @@ class FitCall:
         """Fields of the result that only the package has."""
         return {}
 
-    @property
-    def facts(self) -> Facts:
-        """What this fit is of, for its checkpoint."""
-        given, found = self.given, Fingerprint(self.model, self.result_type._files.as_array)
-        if self.batches is not None:
-            found.add_rows(self.batches, "batches=")
-        else:
-            names = names_of_arguments(self.model, len(self.args))
-            named = {**dict(zip(names, self.args, strict=True)), **self.kwargs}
-            for name, value in named.items():
-                found.add(value, f"argument {name!r}")
-        for name in SETTINGS:
-            found.add(given[name], f"{name}=")
-        for name in ("guide", "init"):
-            found.add(type(given[name]).__qualname__, f"{name}=")
-        found.add(getattr(given["guide"], "_requested_family", None), "the family of guide=")
-        if given["init"] is not None:
-            found.add(given["init"]._files.flat(given["init"].params), "the parameters of init=")
-        return found.facts
-
     # -- the call ---------------------------------------------------------------------
 
     def ready(self) -> Ready:
@@ -197,6 +164,8 @@ class FitCall:
             if given["init"] is not None and seen.latents:
                 check_has_latents(given["init"], seen.latents)
             warn_of_unknown_sites(seen, given["init_loc_fn"])
+        self._begin_at_file()
+        given = self.given
         make_guide = guide_maker(
             self.guide_type, given["family"], given["init"], given["create_plates"]
         )
@@ -225,7 +194,45 @@ class FitCall:
         :param options: in the place of the user's.
         """
         request = dataclasses.replace(self.request, options=options or self.request.options)
-        return optimise(problem, self.rng, request, state, self.checkpoint, num_steps, self.monitor)
+        return self._optimise(problem, request, state=state, num_steps=num_steps)
+
+    def _optimise(self, problem: Problem, request: Request, **how: Any) -> Outcome:
+        keep = None if self.checkpoint is None else self._keep
+        return optimise(problem, self.rng, request, monitor=self.monitor, keep=keep, **how)
+
+    def _begin_at_file(self) -> None:
+        """Begin at the result in the checkpoint, if there is one."""
+        saved = self.checkpoint and self.checkpoint.read(self.result_type._ppl.library)
+        if saved is None:
+            return
+        given, makes = self.given, None
+        if saved.meta["guide"]["family"] is None and given["guide"] is None:
+            makes = guide_maker(
+                self.guide_type, given["family"], given["init"], given["create_plates"]
+            )
+        run, kind = (self.args, self.kwargs), self.result_type
+        found = kind._files.result(kind, saved, self.model, run, given["guide"], makes)
+        self.given = {**given, "init": found}
+        self.reparametrize = check_reparametrize(self.given)
+
+    def _keep(self, problem: Problem, search: MultiStart) -> None:
+        """Write the best result so far into the checkpoint, if the last one is old."""
+        if self.checkpoint is None or not self.checkpoint.is_due:
+            return
+        space, best = problem.space, search.so_far(validates=False)
+        result = self.result_type(
+            model=self.model,
+            guide=space.guide,
+            params=space.params(best.state),
+            trace=best.trace or Trace(),
+            verdict=NOT_CONVERGED,
+            reason="it is the best result so far of a fit that goes on",
+            cost=dataclasses.replace(problem.objective.cost),
+            validation=best.validation if math.isfinite(best.validation.bound) else None,
+            seconds=self.request.seconds,
+            **self.own_fields(),
+        )
+        self.checkpoint.keep(result, best.validation.bound)
 
     def result(self, ready: Ready) -> Any:
         """Search, compare, and say what has come of it."""
@@ -240,7 +247,7 @@ class FitCall:
                 state = problem.space.restored(self.given["init"].params)
             elif self.given["guide"] is not None:
                 state = problem.space.initial
-            with self.checkpoint or self.leaving():
+            with self.leaving():
                 ready, outcome, problem = self._fitted(ready, problem, state)
         optima = found_optima(outcome, problem.space)
         result = self.result_type(
@@ -260,6 +267,8 @@ class FitCall:
                 self.gaussians(ready.guide),
             ),
         )
+        if self.checkpoint is not None and outcome.ending is not Ending.NO_START:
+            self.checkpoint.keep(result, math.inf)
         self.monitor.finish(result.verdict, result.bound, result.bound_error)
         if self.batches is not None:
             vars(result)["diagnostics"] = undefined("the rows came in batches")
@@ -277,9 +286,7 @@ class FitCall:
         self, ready: Ready, problem: Problem, state: State | None
     ) -> tuple[Ready, Outcome, Problem]:
         """The guide that is kept, and its outcome."""
-        if self.checkpoint is not None:
-            state = self.checkpoint.begun(problem.space, state)
-        found = None if self.is_mixed else self._by_modes_at_first(ready)
+        found = None if self.is_mixed else self.by_modes(ready)
         if found is not None and found.is_enough:
             return found.ready, found.outcome, found.ready.problem
         outcome = self.searched(ready, problem, state)
@@ -288,22 +295,8 @@ class FitCall:
             ready, outcome = self.mixed(ready, outcome)
         is_one = ready is first
         if is_one and is_worthwhile(self.reparametrize, ready, outcome, self.request):
-            # Where a fit may go on from its checkpoint it does what it would do then.
-            found = found if self.checkpoint is None else None
             ready, outcome = self.second(ready, outcome, found)
         return ready, outcome, problem if ready is first else ready.problem
-
-    def _by_modes_at_first(self, ready: Ready) -> Attempt | None:
-        """See :meth:`by_modes`; a checkpoint knows whether it was given up."""
-        checkpoint = self.checkpoint
-        if checkpoint is None:
-            return self.by_modes(ready)
-        if checkpoint.noted is not None and checkpoint.noted_stage != BY_MODES:
-            return None
-        checkpoint.stage = BY_MODES
-        found = self.by_modes(ready)
-        checkpoint.stage = ""
-        return found
 
     def _mode_centred(self, first: Ready) -> Callable[[np.ndarray | None], Ready]:
         """Sets up a fit by modes, whose Newton's method begins at a latent vector, if any."""

@@ -13,8 +13,6 @@ import math
 
 import numpy as np
 
-from ngvi.inference import progress
-from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.map_ascent import Ascent, map_ascents
 from ngvi.inference.optima import Exploration, Optimum, better_elsewhere
 from ngvi.inference.options import LEVELS, FitOptions
@@ -30,16 +28,13 @@ class Explorer:
 
     :param runs: of the fit, whose best is certified.
     :param share: cost of this search, per cost of the way to the best.
-    :param checkpoint: where it notes how far it is, if anywhere.
     :ivar report: what has come of it.
     :ivar spent: the cost of the way to the best, once that is there.
     :ivar reached: the cost of all that led to the best of now.
     """
 
-    def __init__(
-        self, runs: Runs, starts: Starts, share: float, checkpoint: Checkpoint | None = None
-    ) -> None:
-        self.runs, self.starts, self.share, self.checkpoint = runs, starts, share, checkpoint
+    def __init__(self, runs: Runs, starts: Starts, share: float) -> None:
+        self.runs, self.starts, self.share = runs, starts, share
         self.options, self.report = runs.options.multi_start, Exploration()
         self.spent = self.reached = math.inf
         self._cost = runs.problem.objective.cost
@@ -58,8 +53,6 @@ class Explorer:
                     self.runs.waiting.remove(run)
                     self._lead(run, counts=False)
         while self._may_go_on():
-            if self.checkpoint is not None and (found := progress.note(self)) is not None:
-                self.checkpoint.condense(*found)
             best = self.runs.best
             if not self._round() or self.is_unlikely():
                 break
@@ -67,19 +60,6 @@ class Explorer:
                 self.reached = self._cost.total
         self.report.cost = self._cost.total - self.spent
         self.report.is_over = self.is_unlikely()
-
-    def goes_on(self) -> bool:
-        """Whether it goes on from a round that a checkpoint has noted.
-
-        :raises ValueError: if the way to that is not the one that is asked for.
-        """
-        if self.checkpoint is None or self.checkpoint.noted is None:
-            return False
-        if self.checkpoint.stage != self.checkpoint.noted_stage:
-            return False
-        self.checkpoint.check_noted(progress.differs(self, self.checkpoint.noted[0]))
-        progress.go_on(self, *self.checkpoint.noted)
-        return True
 
     @property
     def limit(self) -> float:

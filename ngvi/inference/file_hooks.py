@@ -62,6 +62,27 @@ class FileHooks:
         """
         raise NotImplementedError
 
+    def result(
+        self,
+        kind: type,
+        saved: Saved,
+        model: Callable,
+        run: tuple[tuple, dict[str, Any]],
+        guide: Any,
+        make_guide: Callable | None = None,
+    ) -> Any:
+        """Return the result in a file.
+
+        :param kind: the package's ``FitResult``.
+        :param run: the model's arguments.
+        :param make_guide: makes the guide, in place of what the file says of it.
+        """
+        if guide is None and make_guide is None:
+            make_guide = saved.make_guide(self.families, self.guides)
+        fields = saved.fields()
+        rebuilt = self.rebuilt(saved, model, run, guide, make_guide)
+        return kind(args=run[0], kwargs=run[1], **rebuilt, **fields)
+
     def rebuilt(
         self,
         saved: Saved,

@@ -64,11 +64,9 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param callback: called after each step with the number of steps, the bound over the step's
     draws and its estimated distance to the optimum, both in nats. If it returns True, or raises
     ``StopIteration``, the fit ends and keeps what there is.
-:param checkpoint: a file in which the fit notes what it does. The same call goes on from it
-    where a run was killed, and takes the way that this run would have taken, bit for bit on one
-    machine with the same number of threads; of a fit that has ended it gives the result again. A
-    call with another model, other data or other settings is refused, and told what differs, which
-    takes one more pass over ``batches``. See :mod:`ngvi.inference.checkpoint`.
+:param checkpoint: a file that keeps the best result so far, as ``result.save`` writes it: at most
+    once a minute, and at the end. The same call with the file there begins at that result, as
+    with ``init=``, and verifies everything anew.
 :param progress_bar: show what the fit is doing, its steps and the best bound so far; the last line
     is the result. ``logging.getLogger("ngvi")`` hears the same.
 :param batches: the data in batches that need not fit the memory at once: an iterable that can
@@ -87,5 +85,5 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :raises ValueError: for a model that observes nothing, data with NaN, a tolerance or a number of
     steps that is not positive, an unknown curvature or family, a guide without a
     ``NaturalGaussianGuide``, an ``init`` with other latents than the model's, an argument that
-    another one makes meaningless, or a ``checkpoint`` of another fit.
+    another one makes meaningless, or a ``checkpoint`` of another model.
 """

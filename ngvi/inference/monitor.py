@@ -54,6 +54,7 @@ class Monitor:
     started: float = dataclasses.field(default_factory=time.perf_counter)
     num_steps: int = 0
     best: float = -math.inf
+    keep: Callable[[], None] | None = None  #: Called after each step, for a checkpoint.
     first_phase: str = "setting up"  #: until the first step
     _phase: str = ""
     _highest: float = -math.inf  #: over the draws of a step
@@ -106,6 +107,8 @@ class Monitor:
             text = self._bound_in_words() + (left_in_words(gap) if is_first else "")
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(1)
+        if self.keep is not None:
+            self.keep()
         if self.callback is not None:
             try:
                 is_over = self.callback(self.num_steps, -loss, gap) is True

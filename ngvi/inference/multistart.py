@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.checks import Context, Finding, first_finding
 from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer, ascents_beside
@@ -31,18 +30,10 @@ from ngvi.inference.validation import Validation
 
 
 class MultiStart:
-    """The starts of one fit; see the module.
-
-    :param checkpoint: where the search for other optima notes how far it is, if anywhere.
-    """
+    """The starts of one fit; see the module."""
 
     def __init__(
-        self,
-        problem: Problem,
-        rng: np.random.Generator,
-        request: Request,
-        monitor: Monitor,
-        checkpoint: Checkpoint | None = None,
+        self, problem: Problem, rng: np.random.Generator, request: Request, monitor: Monitor
     ) -> None:
         options = request.options
         self.problem, self.options, self.monitor = problem, options, monitor
@@ -51,7 +42,7 @@ class MultiStart:
         self.runs = Runs(problem, rng, request, monitor)
         self.is_quick = request.effort == QUICK
         self.is_timed = math.isfinite(request.time_limit)
-        self._explorer = Explorer(self.runs, self.starts, request.share, checkpoint)
+        self._explorer = Explorer(self.runs, self.starts, request.share)
 
     @property
     def exploration(self) -> Exploration:
@@ -68,9 +59,6 @@ class MultiStart:
             starts do not lead to is left to another search.
         """
         has_choice = state is None
-        if has_choice and self._explorer.goes_on():
-            self._explore()
-            return self.runs.best
         own = self.starts.own() if state is None else self.starts.usable(state, GUIDE)
         if own is None:
             return None
@@ -110,9 +98,12 @@ class MultiStart:
         """
         runs, space = self.runs, self.problem.space
         if not validates:
-            states = [one.state for one in runs.optima] or [space.initial]
-            state = states[0] if runs.current is None else runs.current.search.state
-            return Optimum(state, Validation(-math.inf, math.nan))
+            if runs.optima:
+                return runs.best
+            best = max(runs.waiting, key=lambda run: run.level, default=runs.current)
+            if best is None:
+                return Optimum(space.initial, Validation(-math.inf, math.nan))
+            return Optimum(best.search.state, best.known, trace=best.search.trace)
         going = [] if runs.current is None else [runs.current]
         # What is unfinished takes no claim away from an optimum that has one.
         is_known = any(one.is_certified for one in runs.optima)

@@ -88,16 +88,6 @@ def warn_of_names(fit: Callable, model: Callable, args: tuple, given: dict[str, 
             )
 
 
-def names_of_arguments(model: Callable, count: int) -> list[str | int]:
-    """What a model calls its first arguments, or their places where that is not known."""
-    try:
-        found = list(inspect.signature(model).parameters.values())
-    except (TypeError, ValueError):
-        found = []
-    by_place = [one.name for one in found if one.kind < one.VAR_POSITIONAL]
-    return [*by_place[:count], *range(len(by_place), count)]
-
-
 def check_guide(guide: Any) -> None:
     """Refuse what is no guide; None is none.
 

@@ -223,10 +223,7 @@ class Fitted(TellsWhatItHas):
                 lambda array, saved: files.own(array, saved if place is None else place)
             )
         check_takes(model, args, kwargs)
-        make_guide = None if guide is not None else file.make_guide(files.families, files.guides)
-        fields = file.fields()
-        rebuilt = files.rebuilt(file, model, (args, kwargs), guide, make_guide)
-        return cls(args=args, kwargs=kwargs, **rebuilt, **fields)
+        return files.result(cls, file, model, (args, kwargs), guide)
 
     # -- how it went ------------------------------------------------------------------
 

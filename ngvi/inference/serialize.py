@@ -17,16 +17,16 @@ from ngvi.errors import DamagedFileError
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference import files
 from ngvi.inference.change import Change
-from ngvi.inference.checkpoint import FIRST
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Cost
-from ngvi.inference.records import plain, under
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 
 FORMAT, VERSION = "ngvi.result", 4
+#: How a checkpoint of version 0.3 begins.
+FIRST = b"ngvi checkpoint "
 #: Fields of a result that JSON holds as they are, and options that a family finds by itself.
 PLAIN = ("verdict", "reason", "seconds")
 DERIVED = "structure", "independent", "shapes", "base_options"
@@ -98,6 +98,11 @@ def of_tree(tree: Any, arrays: dict[str, np.ndarray], own: Callable[[np.ndarray,
 # -- results -------------------------------------------------------------------------------
 
 
+def plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return numbers as Python's own, for JSON."""
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
+
+
 def write_result(
     path: str | os.PathLike, result: Any, arguments: tuple | None, others: dict[str, Any]
 ) -> None:
@@ -150,8 +155,8 @@ def read_result(path: str | os.PathLike, library: str) -> Saved:
     name, (first, is_sealed) = os.fspath(path), files.beginning(path, len(FIRST))
     if first == FIRST:
         raise DamagedFileError(
-            f"{name!r} is a checkpoint, and no saved result: fit(model, ..., checkpoint={name!r}) "
-            "goes on from it, and gives the result."
+            f"{name!r} is a checkpoint of version 0.3, which kept a fit's answers bit for bit: "
+            "checkpoint= now keeps the best result so far. Choose another name, or delete the file."
         )
     with files.whole(path, f"is damaged, or no result that was saved by {library}"):
         if not is_sealed:
@@ -199,7 +204,8 @@ class Saved:
 
     def under(self, folder: str) -> dict[str, np.ndarray]:
         """The arrays whose names begin so, by the rest of their names."""
-        return under(self.arrays, folder)
+        found = self.arrays.items()
+        return {k.removeprefix(folder): a for k, a in found if k.startswith(folder)}
 
     def fields(self) -> dict[str, Any]:
         """Of a result: how the fit went."""

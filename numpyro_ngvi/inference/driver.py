@@ -18,7 +18,6 @@ from jax import random
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
-from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import FitOptions
 from ngvi.inference.set_up import Ready, in_arguments
@@ -104,12 +103,7 @@ class _FitCall(FitCall):
         key = np.uint32(0) if given_key is None else typed_key(check_key(given_key))
         self._init_key, seeds, self._result_key = _keys(key)
         _check_processes((self.args, self.kwargs), given["time_limit"], given["checkpoint"])
-        seeds = np.asarray(seeds)
-        if given["checkpoint"] is not None:
-            library = self.result_type._ppl.library
-            path, seeds = given["checkpoint"], seeds.tolist()
-            self.checkpoint = Checkpoint(path, library, seeds, self.facts, keeps_seeds=True)
-        self.rng = np.random.default_rng(seeds)
+        self.rng = np.random.default_rng(np.asarray(seeds))
 
     @staticmethod
     def to_own(batch: Any) -> Any:

@@ -17,7 +17,6 @@ from torch._C._functorch import maybe_current_level
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
-from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.estimate import State
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.mode_centred import Attempt
@@ -122,10 +121,7 @@ class _FitCall(FitCall):
         self.workers = None if group is None else Workers(group)
         is_first = self.workers is None or self.workers.rank == 0
         self.monitor.progress_bar &= is_first
-        if given["checkpoint"] is not None and is_first:
-            library = FitResult._ppl.library
-            self.checkpoint = Checkpoint(given["checkpoint"], library, seeds, self.facts)
-            seeds = self.checkpoint.seeds
+        self.checkpoint = self.checkpoint if is_first else None
         if self.workers is not None:
             seeds = self.workers.object_of_first(seeds)
         self._seed, self.replays = seeds[0], Replays()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import warnings
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +15,6 @@ from ngvi.errors import DamagedFileError
 from ngvi.inference import files, serialize
 from ngvi.inference.outcome import FoundOptimum, Restart
 from ngvi.inference.validation import Validation
-from tests import models
 from tests.inference.results import conjugate, conjugate_result, result
 
 
@@ -230,99 +231,34 @@ def test_arguments_keep_their_kinds():
             serialize.tree_of(bad, "argument 3", arrays, lambda value: None, str)
 
 
-# -- fits that are killed ---------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """What no handler of a fit expects."""
-
-
-def die(step, *_):
-    if step == 2:
-        raise Killed
-
-
-def own_parameter(ppl):
-    """A scale of the model's own, which is constrained."""
-    scale = ppl.param("scale", ppl.array(0.5), constraint=ppl.dist.constraints.positive)
-    x = ppl.sample("x", ppl.dist.Normal(ppl.array([0.0, 1.0]), 1.0).to_event(1))
-    ppl.sample("y", ppl.dist.Normal(x.sum(), scale), obs=ppl.array(2.0))
-    ppl.sample("z", ppl.dist.LogNormal(ppl.array(0.0), 1.0), obs=scale)
-
-
-def minibatches(ppl):
-    X, y = models.regression_data()
-    model = models.glm(ppl, "bernoulli")
-    model(ppl.array(X), ppl.array(y > 0), subsample_size=len(y) // 2)
-
-
-def mixture(ppl):
-    """Discrete latents, which are summed out."""
-    x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
-    with ppl.plate("data", 3):
-        k = ppl.sample("k", ppl.dist.Bernoulli(ppl.array(0.3)))
-        ppl.sample("y", ppl.dist.Normal(x + k, 0.5), obs=ppl.array([0.5, 1.0, 2.0]))
-
-
-def check_same_way(ppl, model, args, path, **options):
-    """That a fit which is killed goes on, in Pyro by the file's seeds; the result."""
-
-    def fitted(seed, **others):
-        if not ppl.is_numpyro:
-            ppl.lib.clear_param_store()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="fit has not converged")
-            return ppl.fit(model, *args, seed=seed, **options, **others)
-
-    whole = fitted(3)
-    with pytest.raises(Killed):
-        fitted(3, checkpoint=path, callback=die)
-    seen = []
-    resumed = fitted(
-        3 if ppl.is_numpyro else 4, checkpoint=path, callback=lambda step, *_: seen.append(step)
-    )
-    assert seen[:2] == [1, 2] and len(seen) > 2
-    assert numbers(resumed) == numbers(whole)
-    for name in ("trace", "validation", "restarts", "reason", "optima"):
-        assert str(getattr(resumed, name)) == str(getattr(whole, name))
-    assert resumed.cost == whole.cost
-    return resumed
-
-
-def test_a_fit_that_dies_goes_on_bit_for_bit(ppl, tmp_path):
-    model, args = conjugate(ppl)
-    path, options = tmp_path / "file", {"family": "diagonal", "max_steps": 4}
-    check_same_way(ppl, model, args, path, **options)
-    other = ppl.numpy(args[1]).copy()
-    other[3] = np.nextafter(other[3], np.inf)
-    for changed, words in (
-        (
-            {"args": (args[0], ppl.array(other))},
-            r"argument 'y' has other values \(float64 of shape",
-        ),
-        ({"family": "full"}, "family= was 'diagonal', and is 'full'"),
-        ({"curvature": "stein"}, "curvature= was 'auto', and is 'stein'"),
-    ):
-        given = {"args": args, **options, **changed}
-        with pytest.raises(ValueError, match=f"other data, of other settings.*: {words}"):
-            ppl.fit(model, *given.pop("args"), seed=3, checkpoint=path, **given)
-    with pytest.raises(DamagedFileError, match=r"is a checkpoint.*fit\(model, ..., checkpoint="):
-        ppl.package.FitResult.load(path, model)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [own_parameter, minibatches, mixture])
-def test_fits_of_all_kinds_go_on_and_are_saved(ppl, model, tmp_path):
-    def run():
-        return model(ppl)
+def test_arguments_come_back_to_the_second_of_two_devices_where_there_are_two(tmp_path):
+    pytest.importorskip("numpyro")
+    code = """
+import sys, jax, numpy as np, numpyro, numpyro.distributions as dist
+from numpyro_ngvi import FitResult, fit
 
-    one = check_same_way(ppl, run, (), tmp_path / "checkpoint", tolerance=0.2, max_steps=20)
-    if not ppl.is_numpyro:
-        ppl.lib.clear_param_store()
-    two = loaded(ppl, one, tmp_path / "result", model=run)
-    assert numbers(two) == numbers(one)
-    assert [two.reason, two.bound, two.family_name] == [one.reason, one.bound, one.family_name]
-    if not ppl.is_numpyro:  # as after a fit, the store holds the parameters
-        store = ppl.lib.get_param_store()
-        for name, value in one.params.items():
-            np.testing.assert_allclose(ppl.numpy(store[name]), ppl.numpy(value), rtol=1e-14)
+def model(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+if len(jax.devices()) == 2:
+    y = jax.device_put(np.arange(3.0), jax.devices()[1])
+    fit(model, y, effort="quick", progress_bar=False).save(sys.argv[1])
+place = sys.argv[2] if len(sys.argv) == 3 else None
+result = FitResult.load(sys.argv[1], model, **({} if place is None else {"device": place}))
+(place,) = result.args[0].devices()
+print(place.id, float(result.sample(3)["mean"].mean()) > 0)
+"""
+    for count, place, expected in ((2, [], 1), (2, ["cpu:0"], 0), (1, [], 0)):
+        options = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+        found = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "file"), *place],
+            env={**os.environ, **options},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+        assert found.stdout.splitlines()[-1] == f"{expected} True"
