@@ -13,17 +13,6 @@ from torch import Tensor
 aten = torch.ops.aten
 #: Operations whose result is their argument, where nothing is differentiated.
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
-#: Likewise if it has the layout of the argument ...
-_SAME_LAYOUT = {aten.view.default, aten.expand.default, aten._unsafe_view.default}
-_SAME_LAYOUT |= {aten.clone.default, aten.permute.default, aten.slice.Tensor}
-#: ... and besides the other argument is 1.
-_TIMES = {
-    aten.mul.Tensor,
-    aten.mul.Scalar,
-    aten.div.Tensor,
-    aten.div.Scalar,
-    aten.pow.Tensor_Scalar,
-}
 
 
 class NotReplayableError(Exception):
@@ -98,7 +87,7 @@ class Program:
         self._versions = [(tensor, tensor._version) for tensor in kept]
         steps = _common_steps(one, other)
         self._inputs = [_kind(one.tensors[slot]) for slot in one.inputs]
-        source, names = _Writer(one, other.tensors, steps).source()
+        source, names = _Writer(one, steps).source()
         exec(compile(source, "<recorded operations>", "exec"), names)  # noqa: S102
         self._run = names["run"]
         # Rewriting is for what calls torch anew, such as a search of its own.
@@ -189,20 +178,15 @@ def _common(a: Any, b: Any, nums: tuple[int, int]) -> Any:
 # -- the program -------------------------------------------------------------------------
 
 
-def _columns(matrix: Tensor, places: Tensor) -> Tensor:
-    return matrix.gather(1, places.expand(len(matrix), -1))
-
-
 class _Writer:
     """Writes Python, without what is done twice, for nothing, or in every call alike."""
 
-    def __init__(self, recording: Recording, others: list[Tensor], steps: list[Operation]) -> None:
-        self.tensors, self.others, self.written = recording.tensors, others, recording.written
+    def __init__(self, recording: Recording, steps: list[Operation]) -> None:
+        self.tensors, self.written = recording.tensors, recording.written
         self.inputs, self.names = recording.inputs, {}
         self.constants = set(recording.external) - recording.leaves - self.written
         self.externals = set(recording.external)
         self.same: dict[int, int] = {}
-        self.ones: set[int] = set()
         self.steps = self._needed(self._distinct(steps), recording.outputs)
         self.outputs = [self._slot(slot) for slot in recording.outputs]
 
@@ -217,14 +201,11 @@ class _Writer:
             step = dataclasses.replace(step, args=args, kwargs=kwargs)
             outs = [slot for slot in step.outs if slot is not None]
             touches = not self.written.isdisjoint([*outs, *step.refs()])
-            if self._is_same(step, touches):
+            if step.op in _SAME and not (touches and step.op is aten.lift_fresh.default):
                 self.same[outs[0]] = args[0].slot
                 continue
             if step.op is aten.lift_fresh.default:
                 step.op = aten.clone.default
-            self._by_places(step)
-            if step.op is aten.pow.Tensor_Scalar and args[1] == 0.0:
-                self.ones.update(outs)
             if self._is_constant(step, touches):
                 self.constants.update(outs)
                 continue
@@ -238,44 +219,6 @@ class _Writer:
                 known[key] = step
                 found.append(step)
         return found
-
-    def _by_places(self, step: Operation) -> None:
-        """Let columns be taken, and added to, by operations that take a fraction of the time."""
-        if step.op not in (aten.index.Tensor, aten.index_put.default):
-            return
-        source, places = step.args[0].slot, list(step.args[1])
-        tensor = self.tensors[source]
-        is_columns = tensor.dim() == 2 and len(places) == 2 and places[0] is None
-        if not is_columns or places[1].slot not in self.constants:
-            return
-        columns = self.tensors[places[1].slot]
-        are_plain = columns.dim() == 1 and columns.dtype is torch.int64 and len(columns)
-        if not are_plain or columns.min() < 0 or columns.max() >= tensor.shape[1]:
-            return
-        if step.op is aten.index.Tensor:
-            step.op, step.args = _columns, (step.args[0], places[1])
-        elif (
-            step.args[3:] == (True,) and self.tensors[step.args[2].slot].shape[1:] == columns.shape
-        ):
-            step.op, step.args = aten.index_add.default, (step.args[0], 1, places[1], step.args[2])
-
-    def _is_same(self, step: Operation, touches: bool) -> bool:
-        """Whether the result is the first argument."""
-        if step.op in _SAME:
-            return not touches or step.op is not aten.lift_fresh.default
-        if touches or not (step.op in _SAME_LAYOUT or (step.op in _TIMES and self._is_one(step))):
-            return False
-        return type(step.args[0]) is Ref and self._layout(step.args[0].slot) == self._layout(
-            step.outs[0]
-        )
-
-    def _is_one(self, step: Operation) -> bool:
-        by = step.args[1]
-        return by.slot in self.ones if type(by) is Ref else (not step.kwargs and by == 1.0)
-
-    def _layout(self, slot: int) -> tuple:
-        both = self.tensors[slot], self.others[slot]
-        return tuple((one.shape, one.stride(), one.dtype, one.device) for one in both)
 
     def _is_constant(self, step: Operation, touches: bool) -> bool:
         if not step.is_fixed or touches or step.has_effects:

@@ -50,12 +50,12 @@ _VALUES = {*_DRAWS, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sh
 
 @dataclasses.dataclass(frozen=True)
 class ReplayOptions:
-    """When to record."""
+    """The numbers that decide when a function is recorded."""
 
-    calls_before: int = 12  #: which have taken about as long as it takes to record
-    soon: int = 3  #: the same where thirty are known to come, and recording takes six
-    few: int = 3  #: rows of the first recording: one and two are often cases of their own
-    more: int = 5  #: rows of the second one
+    #: Calls before a function is recorded, which takes as long as six of them.
+    calls_before: int = 8
+    #: Rows of the two recordings. One and two rows are often treated as cases of their own.
+    rows: tuple[int, int] = (3, 5)
 
 
 class Replays:
@@ -63,8 +63,6 @@ class Replays:
 
     It holds tensors of them, and knows nothing of globals and closures that they read: inside of a
     ``with`` statement, for as long as these are sure to stay. Afterwards functions are called.
-
-    :param is_soon: whether tens of calls of each function are known to come.
 
     >>> def moments(x):
     ...     return x.sum(-1), x.square().sum(-1)
@@ -77,8 +75,7 @@ class Replays:
 
     options: ClassVar[ReplayOptions] = ReplayOptions()
 
-    def __init__(self, is_soon: bool = False) -> None:
-        self._is_soon = is_soon
+    def __init__(self) -> None:
         self._known: dict[Any, _Replayed] = {}
         self._parts: list[Replays] = []
         self.is_open = False
@@ -96,11 +93,11 @@ class Replays:
 
     def __reduce__(self) -> tuple:
         # A copy is closed: a program is of tensors that are not copied.
-        return Replays, (self._is_soon,)
+        return Replays, ()
 
     def part(self) -> Replays:
         """Another one, with functions of its own, that is left with this one."""
-        part = Replays(self._is_soon)
+        part = Replays()
         if self.is_open:
             self._parts.append(part.__enter__())
         return part
@@ -117,19 +114,17 @@ class Replays:
         """
         if not self.is_open:
             return function(*rows)
-        known = self._known.setdefault(key, _Replayed(self._is_soon))
+        known = self._known.setdefault(key, _Replayed())
         return known(function, rows, leaves)
 
 
 class _Replayed:
     """One function."""
 
-    def __init__(self, is_soon: bool) -> None:
-        self._is_soon = is_soon
+    def __init__(self) -> None:
         self.program: Program | None = None
         self.calls = self.uses = 0
         self.is_refused = False
-        self.recent: list[Sequence[Tensor]] = []  #: arguments of calls with too few rows
 
     def __call__(
         self, function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor]
@@ -152,16 +147,9 @@ class _Replayed:
 
     def _record(self, function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
         options = Replays.options
-        before = options.soon if self._is_soon else options.calls_before
-        if self.is_refused or self.calls + options.few <= before:
+        if self.is_refused or self.calls <= options.calls_before or len(rows[0]) < options.rows[0]:
             return
         try:
-            if len(rows[0]) < options.few:  # those of a few calls together are enough
-                self.recent = [*self.recent, rows][-options.few :]
-                rows = [torch.cat(some) for some in zip(*self.recent, strict=True)]
-            if self.calls <= before or len(rows[0]) < options.few:
-                return
-            self.recent = []
             self.program = recorded(function, rows, leaves)
         except Exception:  # noqa: BLE001  the function raises the user's
             self._refuse(None)
@@ -176,10 +164,10 @@ def recorded(function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor] 
 
     :raises NotReplayableError: if it does what cannot be replayed.
     """
-    num, options = len(rows[0]), Replays.options
+    num, (few, more) = len(rows[0]), Replays.options.rows
     one, other = (
         RecordingMode(leaves).record(function, [part[pick] for part in rows])
-        for pick in (list(range(options.few)), [-1 - i % num for i in range(options.more)])
+        for pick in (list(range(few)), [-1 - i % num for i in range(more)])
     )
     return Program(one, other)
 

@@ -71,7 +71,7 @@ class ModelRows:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Runs within are recorded, and stay what they are."""
-        with Replays(is_soon=True) as replays:
+        with Replays() as replays:
             self._replay(replays)
             yield
 
