@@ -13,7 +13,9 @@ import ngvi
 #: What needs a library of an extra, and says so.
 EXTRAS = {
     "ngvi.torch": "torch",
+    "ngvi.networks.torch": "torch",
     "ngvi.optax": "optax",
+    "ngvi.networks.optax": "optax",
     "pyro_ngvi": "pyro",
     "numpyro_ngvi": "numpyro",
 }

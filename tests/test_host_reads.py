@@ -138,7 +138,7 @@ def test_a_step_calls_the_host_only_to_report_dropped_draws_numpyro(name):
 @contextlib.contextmanager
 def as_elsewhere():
     """Flags arrive as from a device that is no CPU; yields those that were not waited for."""
-    from ngvi.torch.arriving import Arriving
+    from ngvi.optim.arriving import Arriving
     from pyro_ngvi.optim import algebra, torch_optimizer
 
     class Late(Arriving):

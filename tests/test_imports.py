@@ -52,7 +52,7 @@ def test_ngvi_needs_neither_torch_nor_jax():
     """Except ``ngvi.torch`` and ``ngvi.optax``, each of which says what it is for."""
     every_module = """
 import pkgutil, ngvi
-plain = ("ngvi.torch", "ngvi.optax")
+plain = ("ngvi.torch", "ngvi.optax", "ngvi.networks.torch", "ngvi.networks.optax")
 for module in pkgutil.walk_packages(ngvi.__path__, "ngvi.", onerror=lambda name: None):
     if not module.name.startswith(plain):
         __import__(module.name)

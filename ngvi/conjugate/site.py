@@ -226,10 +226,6 @@ class ConjugateSite:
 
         return dataclasses.replace(direction, loc=self._jvp(expected, self.loc, direction.loc))
 
-    def for_step(self) -> Self:
-        """Nothing that a step uses is to be kept."""
-        return self
-
     def has_parts(self) -> bool:
         """As of a family: no single latent has coordinates of its own."""
         return False

@@ -21,10 +21,6 @@ class ForRules(Gaussian):
 
     # -- steps ------------------------------------------------------------------------
 
-    def for_step(self) -> Self:
-        """This Gaussian for one step, with what the step uses several times."""
-        return self
-
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:
         """A step of the Bayesian learning rule along a natural gradient of the bound.
 

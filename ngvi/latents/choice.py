@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -39,6 +39,26 @@ class Choice(NamedTuple):
     reason: str
 
 
+class Families(Mapping[str, Any]):
+    """The classes of a package by name; those of networks are imported when they are asked for."""
+
+    def __init__(self, package: ModuleType) -> None:
+        self._package, self._names, base = package, dict(package.IN_NETWORKS), package.Family
+        for name in package.__all__:
+            one: Any = vars(package).get(name)
+            if isinstance(one, type) and issubclass(one, base) and one is not base:
+                self._names[one.name] = name
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._package, self._names[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class Registry:
     """The families of a package by name.
 
@@ -48,12 +68,7 @@ class Registry:
 
     def __init__(self, package: ModuleType, limits: FamilyLimits | None = None) -> None:
         self.limits = limits or FamilyLimits()
-        self.base = package.Family
-        public: list[Any] = [getattr(package, name) for name in package.__all__]
-        found: list[Any] = [
-            one for one in public if isinstance(one, type) and issubclass(one, self.base)
-        ]
-        self.families = {one.name: one for one in found if one is not self.base}
+        self.base, self.families = package.Family, Families(package)
 
     def requested(self, family: Any) -> Choice | None:
         """What the user asks for; None if that is ``"auto"``.

@@ -105,7 +105,6 @@ class BlrRule(NamedTuple):
     ) -> tuple[Families, BlrState]:
         """Directions are those of the bound: the loss falls along them."""
         on, directions = self.algebra, direction.negate(gradients)
-        families = [family.for_step() for family in families]
         latents = SubsampledLatents(on, state.move_counts, families, directions)
         known = self._known(state, families, directions, count)
         steered, gradient = directions, state.gradient

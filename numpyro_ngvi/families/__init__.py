@@ -1,12 +1,14 @@
 """Gaussian families: coordinates of ``N(mu, Sigma)`` and their natural gradients."""
 
+import importlib
+from typing import Any
+
 from ngvi.latents.picture import plot_structure
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.dense import CovarianceCholesky, PrecisionCholesky
 from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
 from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
-from numpyro_ngvi.families.matrix_normal import MatrixNormal
 from numpyro_ngvi.families.mixture import Mixture
 
 __all__ = [
@@ -21,3 +23,12 @@ __all__ = [
     "SparsePrecision",
     "plot_structure",
 ]
+
+#: Families of networks, by name, which are imported when they are asked for.
+IN_NETWORKS = {"matrix_normal": "MatrixNormal"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in IN_NETWORKS.values():
+        return getattr(importlib.import_module("numpyro_ngvi.networks.matrix_normal"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

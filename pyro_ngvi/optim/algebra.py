@@ -13,8 +13,8 @@ from torch import Tensor
 from ngvi.families import direction
 from ngvi.families.direction import Families
 from ngvi.optim import rule, two_loop
+from ngvi.optim.arriving import is_at_hand
 from ngvi.optim.trust_region import LineSearchState
-from ngvi.torch.arriving import is_at_hand
 from pyro_ngvi.host import Reads
 
 #: One step size for all coordinates, or one for each, by family and name.

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from ngvi._warn import warn
 from ngvi.families.direction import Families, values
+from ngvi.optim.arriving import Arriving
 from ngvi.optim.rule import Rule
 from ngvi.optim.with_conjugate import WithConjugate, parted, with_conjugate
-from ngvi.torch.arriving import Arriving
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
 from pyro_ngvi.host import FailedError
 from pyro_ngvi.optim.algebra import Algebra, algebra

@@ -11,7 +11,7 @@ from ngvi.latents import forest
 from ngvi.latents.layout import Layout, Plate, Site
 from ngvi.latents.subsampling import MinibatchElements
 from ngvi.linalg import matrices
-from ngvi.linalg.kronecker import KroneckerSteps
+from ngvi.networks.kronecker import KroneckerSteps
 from tests.families.arrows import derivative, gradient
 from tests.optim.runs import kl_divergence
 from tests.reference import relative_error
@@ -350,26 +350,6 @@ def test_triangles_are_multiplied_and_divided_in_halves(backend, on_cpu, rng, mo
 
 
 # -- steps ----------------------------------------------------------------------------
-
-
-def test_where_a_device_divides_slowly_a_step_multiplies_by_inverses(
-    backend, one, rng, monkeypatch
-):
-    """It is the same step, and its products are the same."""
-    dense, family = one
-    of_loc, other = (backend.array(rng.normal(size=dense.dim)) for _ in range(2))
-    hessian = rng.normal(size=(dense.dim, dense.dim))
-    direction = price_of(backend, family, of_loc, hessian + hessian.T)
-    monkeypatch.setattr(type(family.ops), "on_cpu", lambda self, tensor: False)
-    found = []
-    for q in (family, family.for_step()):
-        path = q.along(direction).damped(0.1)
-        new = path.end(path.at(0.1))
-        numbers = *q.mean_products(direction, other), q.gradient_of_mean(direction)
-        found.append([*arrays_of(backend, new), *map(backend.numpy, numbers)])
-    assert not hasattr(new, "_kept")
-    for one_way, other_way in zip(*found, strict=True):
-        np.testing.assert_allclose(other_way, one_way, rtol=1e-10, atol=1e-12)
 
 
 def written_out(dense, of_loc, curvature, rho):

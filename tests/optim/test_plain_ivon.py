@@ -605,7 +605,8 @@ def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
 def test_a_large_tensor_in_pieces_is_the_same_step(torch_ivon, monkeypatch):
     import torch
 
-    from ngvi.torch import IVON, vectors
+    from ngvi.networks.torch import vectors
+    from ngvi.torch import IVON
 
     results = []
     for size in (2**16, 7):

@@ -253,7 +253,7 @@ def _counted():
 
 def test_calls_of_a_step_do_not_grow_with_the_tensors_and_read_nothing(monkeypatch):
     pytest.importorskip("torch")
-    from ngvi.torch import arriving
+    from ngvi.optim import arriving
 
     monkeypatch.setattr(arriving, "is_at_hand", lambda tensor: False)
     counts = {}
@@ -274,7 +274,7 @@ def test_calls_of_a_step_do_not_grow_with_the_tensors_and_read_nothing(monkeypat
 @pytest.mark.parametrize("rule", ["IVON", "VOGN", "SLANG"])
 def test_a_run_is_the_same_where_python_hears_late_of_a_step(rule, monkeypatch):
     torch = pytest.importorskip("torch")
-    from ngvi.torch import arriving
+    from ngvi.optim import arriving
 
     runs = []
     for is_late in (False, True):

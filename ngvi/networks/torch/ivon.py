@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.optim.ivon import DEFAULTS, InitialHess, IvonEquations
-from ngvi.torch.few_calls import FewCalls
-from ngvi.torch.sampled import SampledOptimizer, Tensors, trained
-from ngvi.torch.vectors import TrainedWeights, Vector, state_dtype
+from ngvi.networks.equations import DEFAULTS, InitialHess, IvonEquations
+from ngvi.networks.torch.few_calls import FewCalls
+from ngvi.networks.torch.sampled import SampledOptimizer, Tensors, trained
+from ngvi.networks.torch.vectors import TrainedWeights, Vector, state_dtype
 
 
 @shared_doc(IvonEquations, SampledOptimizer)

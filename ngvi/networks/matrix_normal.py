@@ -35,7 +35,7 @@ partial traces over columns (``m x m``) and over rows (``n x n``), by Price's th
 
     X' = P / n + (1 - tr P / (m n)) I / 2,        Y' = Q / m + (1 - tr Q / (m n)) I / 2.    (4)
 
-The rule's step is that of :mod:`ngvi.linalg.kronecker`: with ``A_U = -A^-T P A^-1 / n``, what the
+The rule's step is that of :mod:`ngvi.networks.kronecker`: with ``A_U = -A^-T P A^-1 / n``, what the
 curvature ``-H`` is for the rows, the same for the columns, and one scale for both,
 
     U_new^-1 ~ (1 - rho) U^-1 + rho A_U,        V_new^-1 ~ (1 - rho) V^-1 + rho A_V.       (5)
@@ -57,12 +57,12 @@ from typing import Any, ClassVar, Self
 
 from ngvi.families.base import Array, Family
 from ngvi.families.draws import ExplicitDraws
-from ngvi.families.matrix_coordinates import blocks, find_matrices
-from ngvi.families.matrix_curvature import MatrixCurvature
-from ngvi.families.matrix_steps import MatrixSteps
 from ngvi.latents.forest import Forest
 from ngvi.latents.layout import Layout
-from ngvi.linalg.kronecker_root import KroneckerRoot, Pairs, Shapes, summed, times
+from ngvi.networks.kronecker_root import KroneckerRoot, Pairs, Shapes, summed, times
+from ngvi.networks.matrix_coordinates import blocks, find_matrices
+from ngvi.networks.matrix_curvature import MatrixCurvature
+from ngvi.networks.matrix_steps import MatrixSteps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,9 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from ngvi._docs import shared_doc
-from ngvi.optax.loop import IvonTransformation, Schedule, state_dtype, transformation
-from ngvi.optim.ivon import DEFAULTS, InitialHess, IvonEquations
-from ngvi.optim.plain_vogn import VOGN_DEFAULTS, VognEquations
+from ngvi.networks.equations import (
+    DEFAULTS,
+    VOGN_DEFAULTS,
+    InitialHess,
+    IvonEquations,
+    VognEquations,
+)
+from ngvi.networks.optax.loop import IvonTransformation, Schedule, state_dtype, transformation
 
 
 @shared_doc(IvonEquations)

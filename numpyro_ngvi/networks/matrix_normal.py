@@ -1,6 +1,6 @@
-"""Matrices with a Kronecker covariance, of JAX; see :mod:`ngvi.families.matrix_normal`."""
+"""Matrices with a Kronecker covariance, of JAX; see :mod:`ngvi.networks.matrix_normal`."""
 
-from ngvi.families import matrix_normal
+from ngvi.networks import matrix_normal
 from numpyro_ngvi.families.base import Family, compiled
 from numpyro_ngvi.pytree import register
 

@@ -35,7 +35,6 @@ class KroneckerRoot:
     :param dim: of the latent vector.
     :param pairs: ``A`` and ``B`` of each, lower triangles.
     :param scale: of the other latents, shape ``(r,)``.
-    :param inverses: of both factors of each, if products with them are to stand for solutions.
     """
 
     ops: Matrices
@@ -43,7 +42,6 @@ class KroneckerRoot:
     dim: int
     pairs: Pairs
     scale: Array
-    inverses: Pairs | None = None
 
     # -- vectors ----------------------------------------------------------------------
 
@@ -88,32 +86,23 @@ class KroneckerRoot:
     def solve(self, vector: Array) -> Array:
         """``C^-1 x``."""
         parts, solve = self.split(vector), self.ops.solve_rows
-        if self.inverses is not None:
-            pairs = zip(self.inverses, parts.matrices, strict=True)
-            solved = [times(self.ops.xp, p, w @ q.mT) for (p, q), w in pairs]
-        else:
-            pairs = zip(self.pairs, parts.matrices, strict=True)
-            solved = [solve(b, solve(a, w.mT).mT) for (a, b), w in pairs]
+        pairs = zip(self.pairs, parts.matrices, strict=True)
+        solved = [solve(b, solve(a, w.mT).mT) for (a, b), w in pairs]
         return self.join(solved, parts.rest / self.scale)
 
     def solve_transpose(self, vector: Array) -> Array:
         """``C^-T x``, for one vector."""
         parts, solve = self.split(vector), self.ops.solve_lower
-        if self.inverses is not None:
-            pairs = zip(self.inverses, parts.matrices, strict=True)
-            solved = [p.mT @ (w @ q) for (p, q), w in pairs]
-        else:
-            pairs = zip(self.pairs, parts.matrices, strict=True)
-            solved = [solve(b, solve(a, w, trans=True).mT, trans=True).mT for (a, b), w in pairs]
+        pairs = zip(self.pairs, parts.matrices, strict=True)
+        solved = [solve(b, solve(a, w, trans=True).mT, trans=True).mT for (a, b), w in pairs]
         return self.join(solved, parts.rest / self.scale)
 
     def quotients(self, pairs: Pairs) -> Pairs:
         """``A^-1 X`` and ``B^-1 Y`` of lower triangles."""
-        ops, known = self.ops, self.inverses
-        quotient = ops.lower_quotient if known is None else ops.lower_product
+        quotient = self.ops.lower_quotient
         return [
             (quotient(a, x), quotient(b, y))
-            for (a, b), (x, y) in zip(known or self.pairs, pairs, strict=True)
+            for (a, b), (x, y) in zip(self.pairs, pairs, strict=True)
         ]
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.optim.plain_vogn import VOGN_DEFAULTS, VognEquations
-from ngvi.torch.sampled import SampledOptimizer, Tensors
-from ngvi.torch.vectors import TrainedWeights, Vector
+from ngvi.networks.equations import VOGN_DEFAULTS, VognEquations
+from ngvi.networks.torch.sampled import SampledOptimizer, Tensors
+from ngvi.networks.torch.vectors import TrainedWeights, Vector
 
 
 @shared_doc(VognEquations, SampledOptimizer)

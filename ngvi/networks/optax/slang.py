@@ -13,7 +13,8 @@ from ngvi.errors import check_count
 from ngvi.families.low_rank_precision import LowRankPrecision
 from ngvi.linalg.definite import Definite
 from ngvi.linalg.low_rank import LowRank
-from ngvi.optax.loop import (
+from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
+from ngvi.networks.optax.loop import (
     IvonTransformation,
     Loop,
     Schedule,
@@ -24,8 +25,7 @@ from ngvi.optax.loop import (
     own_state,
     transformation,
 )
-from ngvi.optax.rules import vogn
-from ngvi.optim.plain_slang import SLANG_DEFAULTS, SlangEquations
+from ngvi.networks.optax.rules import vogn
 
 
 @shared_doc(SlangEquations, vogn)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ngvi.optim.ivon import IvonEquations
+from ngvi.networks.equations import IvonEquations
 
 
 class FewCalls(IvonEquations):

@@ -1,7 +1,7 @@
-"""IVON for a training loop without a PPL: the equations, for arrays of any library.
+"""The equations of IVON, VOGN and SLANG for training loops without a PPL, for any arrays.
 
-:mod:`ngvi.torch` and :mod:`ngvi.optax` have its optimisers. :mod:`ngvi.optim.von` has the IVON that
-moves the guide of a PPL's model.
+:mod:`ngvi.torch` and :mod:`ngvi.optax` have their optimisers. :mod:`ngvi.optim.von` has those that
+move the guide of a PPL's model, where SLANG is VOGN with the family ``"low_rank"``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 from ngvi import errors
+from ngvi.families.low_rank_precision import LowRankPrecision
 from ngvi.optim.rule import Array, Number, Rates
 
 
@@ -132,12 +133,117 @@ class IvonEquations:
         return new
 
 
+@dataclass(frozen=True)
+class VognEquations(IvonEquations):
+    """Variational online Gauss-Newton in a plain training loop.
+
+    Khan et al. (2018; Swaroop, eqs. for VOGN), with the momentum of Tan (S5.1). Learns a Gaussian
+    with independent weights, ``q = N(m, diag(sigma^2))``. The gradients ``g_i`` of a minibatch's
+    examples are taken at a sample ``theta`` of ``q``. With ``lambda = ess``,
+    ``delta = weight_decay`` and means over the examples::
+
+        g <- beta1 g + (1 - beta1) (mean_i g_i + delta m)
+        h <- beta2 h + (1 - beta2) mean_i g_i^2
+        m <- m - alpha g / (1 - beta1^t) / (h + delta)
+        sigma = (lambda (h + delta))^(-1/2)
+
+    The curvature is never negative and much less noisy than IVON's, and costs the gradient of each
+    example: a few times a minibatch's in time, and as many copies of the weights as there are
+    examples in memory. ``ess`` is the number of training examples; the posterior of a temperature
+    ``T`` has ``ess / T``. The prior of the weights is ``N(0, 1 / (ess weight_decay))``. A step
+    whose gradients are not finite is not taken, and counted.
+
+    :param beta2: how much of the curvature a step keeps, in [0, 1); by default as in Adam (Tan,
+        S5.1). The average over all steps, which is the default in ``SVI``, is for ``SVI`` only.
+    :param clip_radius: the most that an entry of the direction, before ``alpha``, is.
+    """
+
+    beta2: float = 0.999
+
+    rule = "VOGN"
+    room = 1.0
+    of_examples = True
+
+    def slope(self, gradient: Array, mean: Array) -> Array:
+        """See above."""
+        return gradient + self.weight_decay * mean
+
+    def new_hess(self, hess: Array, product: Array) -> Array:
+        """``h``.
+
+        :param product: ``g_i^2``, averaged over examples and samples.
+        """
+        new = self.beta2 * hess
+        new += (1 - self.beta2) * product
+        return new
+
+    def _with_prior(self, momentum: Array, mean: Array) -> Array:
+        return momentum
+
+
+@dataclass(frozen=True)
+class SlangEquations(VognEquations):
+    """SLANG in a plain training loop: VOGN with correlations of all weights.
+
+    Mishkin et al. (2018), *SLANG: Fast structured covariance approximations for Bayesian deep
+    learning with natural gradient*. Learns a Gaussian ``q = N(m, (lambda (U U^T + diag(h +
+    delta)))^-1)`` with ``U`` of shape ``(d, rank)``. The gradients ``g_i`` of a minibatch's
+    examples are taken at a sample ``theta`` of ``q``. With ``lambda = ess``,
+    ``delta = weight_decay``, means over the examples, and the ``rank`` leading eigenvectors and
+    values of ``mean_i g_i g_i^T`` in ``V``, turned to ``U``::
+
+        g <- beta1 g + (1 - beta1) (mean_i g_i + delta m)
+        U <- U + (1 - beta2) (V - U)
+        h <- h + (1 - beta2) (mean_i g_i^2 - rows(U^2) - 2 rows(U (V - U)) - h)
+        m <- m - alpha (U U^T + diag(h + delta))^-1 g / (1 - beta1^t)
+
+    so that the diagonal of the precision is VOGN's. ``U`` begins at zero, and SLANG as VOGN does.
+    The paper mixes precisions in place of their ``U``, which is the same to first order in
+    ``1 - beta2`` (:mod:`~ngvi.families.low_rank_precision`).
+
+    Besides VOGN's gradient of each example, a step takes ``O(d B (B + rank) + d rank^2)``, and
+    memory for ``rank`` more copies of the weights: it is for small networks. ``ess`` is the number
+    of training examples; the posterior of a temperature ``T`` has ``ess / T``. A step whose
+    gradients are not finite is not taken, and counted.
+
+    :param beta2: how much of the curvature a step keeps, in [0, 1).
+    :param rank: of ``U``, from 1 to the number of weights.
+    """
+
+    rank: int = 10
+
+    rule = "SLANG"
+    #: A gradient's square is a sum over all weights.
+    room = 0.75
+
+    def __post_init__(self) -> None:
+        errors.check_rank(self.rank)
+
+    def check_size(self, size: int) -> None:
+        """Refuse a rank above the number of weights."""
+        if self.rank > size:
+            raise ValueError(f"SLANG(rank={self.rank}) has a rank above the {size} weights.")
+
+    def new_precision(
+        self, precision: LowRankPrecision, rows: Array, prior: Array
+    ) -> LowRankPrecision:
+        """By ``lambda``, after a step.
+
+        :param rows: ``g_i / N^(1/2)`` of the ``N`` examples of all samples, shape ``(N, d)``.
+        :param prior: ``delta``, shape ``(d,)``.
+        """
+        change = precision.change_from_rows(rows, prior)
+        return precision.with_precision(*change, 1 - self.beta2)
+
+
 def defaults_of(equations: type[IvonEquations]) -> dict[str, Any]:
     """The options of a rule but ``ess``, which has no default, and their defaults."""
     return {field.name: field.default for field in fields(equations) if field.name != "ess"}
 
 
 DEFAULTS = defaults_of(IvonEquations)
+VOGN_DEFAULTS = defaults_of(VognEquations)
+SLANG_DEFAULTS = defaults_of(SlangEquations)
 
 
 def check_ivon(

@@ -11,7 +11,7 @@ import optax
 
 from ngvi._warn import warn
 from ngvi.errors import check_count
-from ngvi.optim.ivon import IvonEquations, check_hess_init, check_ivon
+from ngvi.networks.equations import IvonEquations, check_hess_init, check_ivon
 
 Schedule = Callable[[jax.Array], jax.Array]
 

@@ -1,6 +1,6 @@
 """Steps of matrices with a Kronecker covariance.
 
-Equation numbers are those of :mod:`~ngvi.families.matrix_normal`.
+Equation numbers are those of :mod:`~ngvi.networks.matrix_normal`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from ngvi.families.for_rules import ForRules
 from ngvi.families.gaussian import Array
-from ngvi.families.matrix_coordinates import MatrixCoordinates
 from ngvi.families.path import WhitenedPath
-from ngvi.linalg.kronecker import KroneckerSteps, NumberSteps
-from ngvi.linalg.kronecker_root import Pairs
+from ngvi.networks.kronecker import KroneckerSteps, NumberSteps
+from ngvi.networks.kronecker_root import Pairs
+from ngvi.networks.matrix_coordinates import MatrixCoordinates
 
 
 class MatrixSteps(MatrixCoordinates, ForRules):

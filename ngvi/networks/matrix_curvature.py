@@ -1,6 +1,6 @@
 """Curvature of matrices with a Kronecker covariance: partial traces of a Hessian.
 
-Equation numbers are those of :mod:`~ngvi.families.matrix_normal`.
+Equation numbers are those of :mod:`~ngvi.networks.matrix_normal`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Self
 
 from ngvi.families.for_estimators import ForEstimators
 from ngvi.families.gaussian import Array
-from ngvi.families.matrix_coordinates import MatrixCoordinates
 from ngvi.latents import forest
 from ngvi.latents.forest import check_dense
-from ngvi.linalg.kronecker_root import summed
 from ngvi.linalg.matrices import symmetric
+from ngvi.networks.kronecker_root import summed
+from ngvi.networks.matrix_coordinates import MatrixCoordinates
 
 #: ``P`` and ``Q`` of (4), packed as the factors are, and the other latents' diagonal.
 Traces = tuple[Array, Array, Array]

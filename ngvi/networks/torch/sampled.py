@@ -11,10 +11,9 @@ from torch import Tensor
 
 from ngvi._warn import warn
 from ngvi.errors import check_flag
-from ngvi.optim.ivon import IvonEquations, check_hess_init, defaults_of, known_ivon
-from ngvi.torch.arriving import Arriving
-from ngvi.torch.first_loss import FirstLoss
-from ngvi.torch.vectors import (
+from ngvi.networks.equations import IvonEquations, check_hess_init, defaults_of, known_ivon
+from ngvi.networks.torch.first_loss import FirstLoss
+from ngvi.networks.torch.vectors import (
     TrainedWeights,
     Vector,
     alike,
@@ -23,6 +22,7 @@ from ngvi.torch.vectors import (
     put,
     state_dtype,
 )
+from ngvi.optim.arriving import Arriving
 
 Tensors = list[Tensor]
 

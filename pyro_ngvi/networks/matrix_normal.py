@@ -1,4 +1,4 @@
-"""Matrices with a Kronecker covariance, of torch; see :mod:`ngvi.families.matrix_normal`."""
+"""Matrices with a Kronecker covariance, of torch; see :mod:`ngvi.networks.matrix_normal`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngvi.families import matrix_normal
-from ngvi.linalg.kronecker_root import Pairs
+from ngvi.networks import matrix_normal
+from ngvi.networks.kronecker_root import Pairs
 from pyro_ngvi.families.base import Family, Reparametrised
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from ngvi.families.gaussian import Array, Gaussian
 from ngvi.latents.forest import Forest, forest_from_indices
 from ngvi.latents.layout import Layout, Site
-from ngvi.linalg.kronecker_root import KroneckerRoot, Pairs, Shapes
+from ngvi.networks.kronecker_root import KroneckerRoot, Pairs, Shapes
 
 
 def find_matrices(layout: Layout, names: Sequence[str] | None, max_side: int) -> Shapes:
@@ -64,43 +63,22 @@ def blocks(matrices: Shapes, dim: int) -> Forest:
 
 
 class MatrixCoordinates(Gaussian):
-    """See :class:`~ngvi.families.matrix_normal.MatrixNormal`, whose fields these are."""
+    """See :class:`~ngvi.networks.matrix_normal.MatrixNormal`, whose fields these are."""
 
     row_tril: Any
     column_tril: Any
     scale: Any
     matrices: Shapes | None
 
-    def for_step(self) -> Self:
-        """With what a step uses several times.
-
-        That is a direction's whitened mean, and the inverses of the factors where a device
-        multiplies sooner than it divides. Of a thousand rows a GPU divides in the time of ten
-        products, and a step divides by each factor four times.
-        """
-        kept: dict[str, Any] = {}
-        if not self.ops.on_cpu(self.loc):
-            found = self.ops.inverses_lower([one for pair in self._root().pairs for one in pair])
-            kept["inverses"] = list(zip(found[::2], found[1::2], strict=True))
-        new = copy.copy(self)
-        object.__setattr__(new, "_kept", kept)  # no coordinates, and of this object alone
-        return new
-
     def _whitened_mean(self, direction: Self) -> Array:
         """``C^-1 dmu`` of a direction, shape ``(d,)``."""
-        kept = getattr(self, "_kept", {})
-        of, found = kept.get("whitened", (None, None))
-        if of is not direction.loc:
-            found = self._root().solve(direction.loc)
-            kept["whitened"] = direction.loc, found
-        return found
+        return self._root().solve(direction.loc)
 
     def _root(self) -> KroneckerRoot:
         """``C``; of a direction its factors."""
         shapes, dim = self.matrices or (), self.dim
         pairs = self._unpacked(self.row_tril, self.column_tril)
-        inverses = getattr(self, "_kept", {}).get("inverses")
-        return KroneckerRoot(self.ops, shapes, dim, pairs, self.scale, inverses)
+        return KroneckerRoot(self.ops, shapes, dim, pairs, self.scale)
 
     def _mean_logs(self, pairs: Pairs) -> list[tuple[Array, Array]]:
         """``log |det A| / m`` and ``log |det B| / n``."""

@@ -14,10 +14,10 @@ from ngvi._docs import shared_doc
 from ngvi.families.low_rank_precision import LowRankPrecision
 from ngvi.linalg.definite import Definite
 from ngvi.linalg.low_rank import LowRank
-from ngvi.optim.plain_slang import SLANG_DEFAULTS, SlangEquations
-from ngvi.torch.sampled import SampledOptimizer
-from ngvi.torch.vectors import TrainedWeights, put
-from ngvi.torch.vogn import VOGN
+from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
+from ngvi.networks.torch.sampled import SampledOptimizer
+from ngvi.networks.torch.vectors import TrainedWeights, put
+from ngvi.networks.torch.vogn import VOGN
 
 #: Options that all weights share.
 SHARED = ("ess", "beta2", "rank")
