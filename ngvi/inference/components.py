@@ -92,7 +92,7 @@ class Modes:
         parts = [one.validation.bound + space.log_q(one.state, points) for one in self.found]
         gaps = np.where(np.isfinite(values), values - np.logaddexp.reduce(parts, 0), -math.inf)
         order = np.argsort(-gaps)[: options.multi_start.num_starts]
-        chosen = points[order[gaps[order] > self.options.surplus]]
+        chosen = points[order[gaps[order] > LEVELS.worth]]
         nearest = np.bincount(np.argmax(parts, 0), minlength=len(parts))
         self.least_share = float(nearest.min() / max(len(points), 1))
         self.num_points += len(points)
@@ -103,7 +103,10 @@ class Modes:
         """Ascend from points, a few at a time; of one mode as long as it is cheap."""
         problem, first, size = self.runs.problem, self.found[0], self.options.ascents_at_once
         best, cost, spent = Optimum(first.state, first.validation), problem.objective.cost, 0.0
-        limit = max(self.options.part_of_search * cost.total, self.options.least_for_modes)
+        # Small models can afford eight starts of forty gradients.
+        starts = self.runs.options.multi_start
+        least = starts.num_starts * starts.first_steps
+        limit = max(self.options.part_of_search * cost.total, least)
         for start in range(0, len(points), size):
             some, before = points[start : start + size], cost.total
             ends = ascents_beside(problem, best, some, self.runs.options)
@@ -141,7 +144,7 @@ class Modes:
         offsets = (means - prior.mean) / prior.sd
         radius = math.sqrt(np.square(offsets).sum(1).mean())
         points, away = [], np.zeros(space.dim)
-        which, count = 0, self.options.num_far if len(means) > 1 else 1
+        which, count = 0, self.options.max_components if len(means) > 1 else 1
         for _ in range(count):
             away = away - offsets[which]
             direction = away / max(float(np.linalg.norm(away)), 1e-300)
@@ -279,8 +282,8 @@ def places(
 ) -> list[State]:
     """More components, one after another where the importance weight of a draw is largest."""
     space = problem.space
-    which = rng.choice(len(states), options.num_candidates, p=np.exp(log_weights))
-    noise = rng.standard_normal((options.num_candidates, space.dim))
+    which = rng.choice(len(states), options.num_points, p=np.exp(log_weights))
+    noise = rng.standard_normal((options.num_points, space.dim))
     theta = np.empty_like(noise)
     for index, state in enumerate(states):
         theta[which == index] = space.draw(state, noise[which == index])[0]

@@ -21,6 +21,7 @@ from ngvi.inference.components import Contributions, Modes, places, switched
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import StoppedByCallback, TimeLimitReached
 from ngvi.inference.optima import Optimum
+from ngvi.inference.options import LEVELS
 from ngvi.inference.outcome import Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
@@ -201,8 +202,8 @@ class _Growth:
         noise = 2 * math.hypot(end.validation.error, best.validation.error)
         # One density for both: the mixture's parameters are where Pyro's guide had the Gaussian's.
         log_density = partial(problem.objective.log_density, end.state)
-        while least < gain <= noise and count < self.options.most_draws:
-            count *= 4
+        while least < gain <= noise and count < LEVELS.more_draws**2 * self.draws.max_draws:
+            count *= LEVELS.more_draws
             high = bound_alone(problem.space, end.state, log_density, self.rng, count)
             low = bound_alone(self.problem.space, best.state, log_density, self.rng, count)
             gain, noise = high[0] - low[0], 2 * math.hypot(high[1], low[1])
@@ -250,7 +251,7 @@ class _Growth:
         space = self.problem.space
         means = [space.mean(state) for state in self.states]
         sds = [np.concatenate(list(space.stddevs(state).values())) for state in self.states]
-        if not switched(means, sds, self.options.same_order):
+        if not switched(means, sds, self.options.width):
             return ""
         return (
             "; some components are others with the order of their latents changed, as where labels "

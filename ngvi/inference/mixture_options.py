@@ -9,39 +9,29 @@ import dataclasses
 class MixtureOptions:
     """Components, and the search for them; for ``FitOptions(mixture=...)``."""
 
-    #: Components at most, that are found or asked for: each is compared with all others, and of
-    #: five exchangeable labels there are 120 modes.
+    #: Most components, found or asked for, since each is compared with all others: of five
+    #: exchangeable labels there are 120 modes. As many points are placed on the other side of the
+    #: prior's mean, where the modes so far have least density.
     max_components: int = 16
-    #: Points of a round that looks for other modes where there are several: a mode whose basin has
-    #: a hundredth of them is met by ten.
+    #: Points of a round that looks for other modes where there are several: ten of them meet a mode
+    #: whose basin has a hundredth. A new component is placed among as many draws.
     num_points: int = 1000
-    #: ... in a Gaussian so many times as wide as the modes so far, half of them.
+    #: Width of a Gaussian for half of the points, in that of the modes so far.
     spread: float = 2.0
-    #: ... and so many on the other side of the prior's mean, where the modes so far have least
-    #: density: of many latents on one scale a narrow mode may be seen there beside a wide one.
-    num_far: int = 16
-    #: If a mode that is known is the nearest of a smaller part of the points, there may be others
-    #: that are the nearest of none.
+    #: Smallest part of the points that must be nearest to each mode: if fewer are, there may be
+    #: modes that none is nearest to.
     least_share: float = 0.01
-    #: A point may lead to another mode if its importance weight is above one by so many nats.
-    surplus: float = 2.0
-    #: Ascents to other modes at once; beside one mode they end before they take more gradients than
-    #: this part of those that led to it: a posterior of one mode is not to cost a third more. But
-    #: small models can afford eight of forty gradients.
+    #: Ascents to other modes at once.
     ascents_at_once: int = 2
+    #: Beside one mode ascents end before they take more gradients than this part of those that led
+    #: to it: a posterior of one mode is not to cost a third more.
     part_of_search: float = 0.25
-    least_for_modes: int = 320
-    #: A component stays that adds so many nats to the bound: about its weight, where it is apart.
+    #: Smallest gain of the bound, in nats, for which a component stays: about its weight.
     least_gain: float = 0.01
-    #: Draws that tell a mixture's bound from a Gaussian's, at most.
-    most_draws: int = 16_000
-    #: Draws of each component that decide on that, and rounds of the weights for each.
+    #: Draws of each component that decide on that.
     num_draws: int = 200
+    #: Most rounds of the weights.
     num_rounds: int = 20
-    #: Draws of the mixture among which a new component is placed, and its width, in standard
-    #: deviations of the one that it is drawn from.
-    num_candidates: int = 1000
+    #: Width of a new component, in standard deviations of the one that it is drawn from; means
+    #: whose sorted numbers differ by less are one another's in another order.
     width: float = 0.5
-    #: Two means are each other's in another order if their sorted numbers differ by so many
-    #: standard deviations.
-    same_order: float = 0.5

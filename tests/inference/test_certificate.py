@@ -80,19 +80,6 @@ def test_without_noise_it_is_the_gap():
         assert found.is_met(0.0901) and not found.is_met(0.0899)
 
 
-def test_pairs_that_know_the_bound_flatter_raise_it():
-    """A pair whose fall is a tenth of its step's: what is left is ten times the metric's."""
-    target, state = Target(gaussian), State(CENTRE + 0.3 * SCALE, np.log(SCALE))
-    step = np.concatenate([0.3 * SCALE, np.zeros(2)])
-    estimate = target.bound(state, target.sample(np.random.default_rng(0), 2))
-    plain, flat = (
-        quadratic(Metric(target, state, pairs), estimate, CONFIDENCE)
-        for pairs in ([], [(step, 0.1 * step)])
-    )
-    assert flat.gap == pytest.approx(10 * plain.gap, rel=1e-3)
-    assert flat.upper >= 9.9 * plain.upper
-
-
 def test_what_is_not_finite_is_not_known():
     target = Target(lambda x: math.nan * x[:, 0])
     sample = target.sample(np.random.default_rng(0), 3)

@@ -113,6 +113,6 @@ def test_more_components_are_placed_where_importance_weights_are_largest():
 def test_switched_labels_are_told_from_modes():
     means = [np.array([-3.0, 0.0, 4.0]), np.array([4.0, 0.1, -3.0])]
     sds = [np.full(3, 0.5)] * 2
-    assert switched(means, sds, OPTIONS.same_order)
-    assert not switched([means[0], means[0] + 10.0], sds, OPTIONS.same_order)
-    assert not switched([means[0], means[0] + 0.01], sds, OPTIONS.same_order)
+    assert switched(means, sds, OPTIONS.width)
+    assert not switched([means[0], means[0] + 10.0], sds, OPTIONS.width)
+    assert not switched([means[0], means[0] + 0.01], sds, OPTIONS.width)

@@ -292,17 +292,6 @@ def test_the_error_of_a_batch_has_its_number():
     assert "batch 1 of batches=" in error.value.__notes__[0]
 
 
-def test_a_function_that_returns_no_batches_is_told():
-    with pytest.raises(TypeError, match="batches= is a function that returned None"):
-        Batches(lambda: None, (), {}).first()
-
-
-@pytest.mark.parametrize("batch", [{"X": 1, "y": 2}, (1, 2), [1, 2]])
-def test_a_batch_is_arguments_by_name_or_by_place(batch):
-    args, kwargs = Batches(lambda: iter([batch]), (), {"scale": 3}).first()
-    assert kwargs["scale"] == 3 and [*args, *kwargs.values()] in ([1, 2, 3], [3, 1, 2])
-
-
 def test_batches_that_cannot_be_read_again_or_are_none_are_refused():
     with pytest.raises(TypeError, match="only once.*function that makes it"):
         Batches(iter([1]), (), {})

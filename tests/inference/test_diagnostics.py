@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -63,18 +61,6 @@ def test_a_scale_that_is_far_too_small_is_found_out(ppl):
     assert found.verdict.startswith(("poor", "bad"))
     assert found.importance_weighted_bound_error is None
     assert found.worst(1)[0].scale_ratio > 1.2
-
-
-def test_draws_in_many_passes_are_the_same(ppl, monkeypatch):
-    fitted = shared_result(ppl, shift=0.3)
-    whole = fitted.diagnose(1003)
-    monkeypatch.setattr(psis, "NUMBERS_AT_ONCE", 500)
-    found = fitted.diagnose(1003)
-    np.testing.assert_allclose(found.log_weights, whole.log_weights, rtol=1e-9)
-    np.testing.assert_allclose(found.marginals.shift, whole.marginals.shift, rtol=1e-9)
-    assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=0.1)
-    for marginal in found.marginals:
-        assert marginal.shift == pytest.approx(-0.3, abs=0.15)
 
 
 # -- both packages --------------------------------------------------------------------
@@ -161,33 +147,6 @@ def two_latents(ppl):
     return model
 
 
-def list_with_a_partner(ppl, model):
-    """An ``AutoGuideList`` of a Gaussian for ``a`` and an ``AutoNormal`` for ``b``."""
-    guide = ppl.autoguide.AutoGuideList(model)
-    gaussian = ppl.guide(ppl.handlers.block(model, hide=["b", "y_b"]))
-    guide.append(gaussian)
-    partner = ppl.handlers.block(model, hide=["a", "y_a"])
-    guide.append(ppl.autoguide.AutoNormal(partner, init_scale=0.6))
-    return guide, gaussian
-
-
-@SLOW_IN_NUMPYRO
-def test_partners_in_a_list_are_weighed_too(ppl):
-    model = two_latents(ppl)
-    guide, gaussian = list_with_a_partner(ppl, model)
-    exact = np.array([0.5]), np.array([[np.sqrt(0.5)]])
-    fitted = result(ppl, model, guide=guide, gaussian=gaussian, at=exact)
-    found = fitted.diagnostics
-    evidence = 2 * stats.norm(0, np.sqrt(2)).logpdf(1.0)
-    error = found.importance_weighted_bound_error
-    assert abs(found.importance_weighted_bound - evidence) < 4 * error
-    assert found.bound < evidence - 0.05  # the partner is not at its best
-    assert [marginal.name for marginal in found.marginals] == ["a"]
-    assert set(fitted.sample(4)) == {"a", "b"}
-    assert "effective draws" in str(fitted)
-    assert fitted.posterior.mean.shape == (1,)
-
-
 def test_a_guide_without_a_gaussian_of_ours_is_named(ppl):
     model = two_latents(ppl)
     fitted = result(ppl, model, guide=ppl.autoguide.AutoNormal(model))
@@ -211,16 +170,6 @@ def test_a_hundred_thousand_latents_need_no_memory_for_all_draws(ppl):
     assert found.importance_weighted_bound == pytest.approx(0.0, abs=1e-6)
 
 
-def test_coordinates_are_named_by_site_and_index(ppl):
-    def model():
-        ppl.sample("tau", ppl.dist.HalfNormal(ppl.array(1.0)))
-        prior = ppl.dist.Normal(ppl.array(np.zeros((2, 2))), 1.0).to_event(2)
-        ppl.sample("matrix", prior)
-
-    names = [marginal.name for marginal in result(ppl, model).diagnose(100).marginals]
-    assert names == ["tau", "matrix[0,0]", "matrix[0,1]", "matrix[1,0]", "matrix[1,1]"]
-
-
 def test_diagnostics_of_pyro_leave_its_random_numbers_alone(pyro_backend):
     import torch
 
@@ -228,17 +177,6 @@ def test_diagnostics_of_pyro_leave_its_random_numbers_alone(pyro_backend):
     before = torch.get_rng_state()
     str(fitted)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_numpy_code_in_a_model_of_numpyro_works(numpyro_backend):
-    ppl = numpyro_backend
-
-    def model(y):
-        scale = float(np.std(y))  # which a tracer has not
-        centre = ppl.sample("centre", ppl.dist.Normal(0.0, 1.0))
-        ppl.sample("y", ppl.dist.Normal(centre, scale).expand([3]).to_event(1), obs=y)
-
-    assert result(ppl, model, (np.array([1.0, 2.0, 3.0]),)).diagnose(200).pareto_k is not None
 
 
 # -- weights that are not numbers -----------------------------------------------------
@@ -259,14 +197,6 @@ def test_weights_that_are_not_numbers_are_dropped_and_counted(rng):
     assert found.num_dropped == 4 and "4 of 1000 draws" in found.verdict
     assert found.pareto_k == pytest.approx(expected.pareto_k)
     assert found.importance_weighted_bound == pytest.approx(expected.importance_weighted_bound)
-
-
-def test_a_density_of_zero_counts_in_the_mean_of_the_weights():
-    log_weights = np.repeat([0.0, -np.inf], 500)
-    found = from_weights(log_weights)
-    assert found.importance_weighted_bound == pytest.approx(np.log(0.5))
-    assert found.importance_weighted_bound_error == pytest.approx(1 / np.sqrt(1000))
-    assert found.num_dropped == 500
 
 
 def test_rounding_that_hides_the_weights_is_told(rng):
@@ -295,14 +225,6 @@ def test_smoothed_weights_are_those_of_arviz(count, spread, rng):
     smoothed, found = smoothed_weights(log_weights)
     np.testing.assert_allclose(smoothed, expected, atol=1e-9)
     assert found == pytest.approx(float(shape), rel=1e-9)
-
-
-def test_diagnostics_need_no_arviz(ppl, monkeypatch):
-    fitted = conjugate_result(ppl, shift=0.1)
-    monkeypatch.setitem(sys.modules, "arviz", None)
-    assert fitted.diagnose(100).pareto_k is not None
-    with pytest.raises(ModuleNotFoundError, match="pip install arviz"):
-        fitted.to_arviz()
 
 
 def test_a_report_is_not_lost_where_diagnostics_fail(ppl, monkeypatch):

@@ -97,30 +97,6 @@ def groups_in_thousands():
     return group, y
 
 
-@SLOW_IN_NUMPYRO
-def test_groups_in_thousands_need_no_start(ppl):
-    """From ``N(0, I)`` the scale of the groups may collapse, far below the optimum."""
-    group, y = groups_in_thousands()
-
-    def model(group, y):
-        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 5000.0))
-        tau = ppl.sample("tau", ppl.dist.HalfNormal(ppl.array(500.0)))
-        sigma = ppl.sample("sigma", ppl.dist.HalfNormal(ppl.array(500.0)))
-        with ppl.plate("groups", 12):
-            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 500.0))
-        with ppl.plate("rows", len(y)):
-            mean = mu + effect[group] * tau / 500.0
-            ppl.sample("y", ppl.dist.Normal(mean, sigma), obs=y)
-
-    options = {"reparametrize": False, "effort": "quick"}
-    result = ppl.fit(model, ppl.index(group), ppl.array(y), **options)
-    assert result.converged
-    draws = {name: ppl.numpy(value) for name, value in result.sample(500).items()}
-    assert draws["sigma"].mean() == pytest.approx(within_groups(y), rel=0.05)
-    effects = draws["mu"][:, None] + draws["effect"] * draws["tau"][:, None] / 500.0
-    np.testing.assert_allclose(effects.mean(0), y.reshape(12, 6).mean(1), atol=20.0)
-
-
 def test_going_on_keeps_the_parameters_of_the_model(ppl):
     def model(y):
         noise = ppl.param("noise", ppl.array(1.0), constraint=ppl.dist.constraints.positive)
@@ -167,30 +143,6 @@ def within_groups(y):
     return np.sqrt(np.sum(residual**2) / 60)
 
 
-@SLOW_IN_NUMPYRO
-def test_noise_and_intercept_are_parameters_of_data_in_thousands(ppl):
-    """``y ~ N(a + 100 w x, s)``, whose latent ``w`` depends on both parameters."""
-    rng = np.random.default_rng(5)
-    x = rng.normal(1.0, 1.0, 40)
-    y = 3000.0 + 150.0 * x + 50.0 * rng.normal(size=40)
-    positive = ppl.dist.constraints.positive
-
-    def model(x, y):
-        intercept = ppl.param("intercept", ppl.array(0.0))
-        noise = ppl.param("noise", ppl.array(1.0), constraint=positive)
-        w = ppl.sample("w", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        with ppl.plate("rows", len(x)):
-            ppl.sample("y", ppl.dist.Normal(intercept + 100.0 * w * x, noise), obs=y)
-
-    result = ppl.fit(model, ppl.array(x), ppl.array(y))
-    assert result.converged
-    slope, intercept = np.polyfit(x, y, 1)
-    assert ppl.numpy(result.family.mean)[0] == pytest.approx(slope / 100.0, abs=0.1)
-    assert float(result.params["intercept"]) == pytest.approx(intercept, abs=10.0)
-    residual = y - intercept - slope * x
-    assert float(result.params["noise"]) == pytest.approx(residual.std(), rel=0.05)
-
-
 def test_a_start_where_the_density_overflows_is_rescued(ppl):
     """``exp(10 rate)`` at ``rate ~ N(4, 1)``: the mean ascends, by the density's gradients."""
 
@@ -228,16 +180,6 @@ def test_data_with_nan_are_an_error_that_names_them(ppl, pyro_validates):
         return
     with validation, pytest.raises(ValueError, match=r"'y'.* holds NaN at 1 of 12 places.*\[3\]"):
         ppl.fit(model, X, ppl.array(y))
-
-
-def test_infinite_data_are_refused_at_the_door(ppl):
-    def model(y):
-        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 10.0))
-        with ppl.plate("data", len(y)):
-            ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y)
-
-    with pytest.raises(ValueError, match=r"Observed site 'y' .* the first of which is \[1\], inf"):
-        ppl.fit(model, ppl.array([1.0, np.inf, 2.0]))
 
 
 def test_infinite_data_that_a_trace_hides_end_in_a_verdict_that_can_be_printed():
@@ -278,25 +220,6 @@ def test_parameters_of_the_model_are_optimised_too(ppl):
     np.testing.assert_allclose(ppl.numpy(result.params["scale"]), expected, rtol=0.05)
 
 
-def test_partners_in_a_list_are_fitted_with_the_gaussian(ppl):
-    regression, args = conjugate(ppl)
-
-    def with_offset(X, y):
-        offset = ppl.sample("offset", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        regression(X, y - offset)
-
-    guide = ppl.autoguide.AutoGuideList(with_offset)
-    guide.append(ppl.autoguide.AutoDelta(ppl.handlers.block(with_offset, expose=["offset"])))
-    guide.append(ppl.guide(ppl.handlers.block(with_offset, hide=["offset"])))
-    result = ppl.fit(with_offset, *args, guide=guide)
-    assert result.converged
-    (offset,) = (value for name, value in result.params.items() if "offset" in name)
-    X, y = models.regression_data()
-    noise = models.PRIOR_SCALE**2 * X @ X.T + models.NOISE_SCALE**2 * np.eye(len(y))
-    precise = np.linalg.solve(noise, np.ones(len(y)))
-    assert float(offset) == pytest.approx(precise @ y / (1 + precise.sum()), abs=0.15)
-
-
 # -- other optima ---------------------------------------------------------------------
 
 
@@ -328,17 +251,6 @@ def test_other_optima_are_looked_for_and_all_are_kept(ppl):
 
 
 # -- options --------------------------------------------------------------------------
-
-
-@SLOW_IN_NUMPYRO
-def test_the_options_of_a_family_survive_init(ppl):
-    def model(scales):
-        ppl.sample("z", ppl.dist.Normal(0.0 * scales, scales).to_event(1))
-
-    scales = ppl.array(np.arange(1.0, 5.0))
-    first = ppl.fit(model, scales, family=ppl.families.LowRankPrecision(rank=2))
-    again = ppl.fit(model, scales, init=first)
-    assert again.family.rank == 2 and again.converged
 
 
 def test_a_fit_in_float32_stays_there(ppl):

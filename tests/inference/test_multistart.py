@@ -13,7 +13,6 @@ from ngvi.inference.api import found_optima, optimise
 from ngvi.inference.exploration import Explorer
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.optima import better_elsewhere
 from ngvi.inference.options import EFFORTS, LEVELS, FitOptions, MultiStartOptions
 from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending
 from ngvi.inference.request import Request
@@ -238,21 +237,6 @@ def test_a_saddle_is_no_optimum(num, spread, noise, seed):
     assert outcome.verdict == CERTIFIED and len(outcome.optima) == 1
 
 
-def test_a_run_that_falls_behind_ends_half_way():
-    def slow(theta):
-        """A second hill, far below, that rises by a little at each step."""
-        return np.logaddexp(gaussian(theta), -500.0 - np.abs(theta[:, 0] - 60.0) ** 0.5)
-
-    target = Target(slow)
-    runs = Runs(target.problem(), np.random.default_rng(0), Request(0.05, 400), Monitor())
-    runs.finish(runs.new(Start(target.initial, "the best"), LocalSearch))
-    most = MultiStartOptions().first_steps
-    behind = runs.raced(Start(State(np.array([300.0, 0.0]), np.zeros(2)), "far"), math.inf)
-    assert not behind.is_coarse and len(behind.search.trace) <= most
-    beside = runs.raced(Start(State(CENTRE + 1.0, np.zeros(2)), "near"), math.inf)
-    assert beside.is_coarse
-
-
 def test_few_starts_are_not_enough_if_most_of_them_came_to_nothing():
     """Four of nine, when the share is spent; a fit of which nearly all came home is certified."""
     runs = Runs(Target(gaussian).problem(), np.random.default_rng(0), Request(0.05, 400), Monitor())
@@ -306,12 +290,6 @@ def test_a_larger_share_makes_more_starts_up_to_the_most():
     assert counts == sorted(counts) and counts[-1] > counts[0]
 
 
-def test_the_probability_is_that_of_what_the_starts_have_met():
-    outcome = solved(Target(gaussian, of_prior=(0.0, 3.0)))
-    assert [one.count for one in outcome.optima] == [8]
-    assert outcome.exploration.probability == better_elsewhere(8, 1)
-
-
 # -- whatever ends it ------------------------------------------------------------------
 
 
@@ -362,12 +340,6 @@ def test_an_interrupted_search_keeps_the_state_that_it_had(at):
     assert outcome.ending is Ending.INTERRUPTED and outcome.verdict == NOT_CONVERGED
     assert math.isfinite(outcome.optimum.validation.bound)  # by draws of its own
     assert outcome.optimum.certificate.upper == math.inf
-
-
-def test_interrupted_at_once_it_keeps_the_first_state():
-    target = ended(1)
-    outcome = solved(target)
-    assert outcome.optimum.state is target.initial and not outcome.converged
 
 
 def test_an_error_of_the_model_leaves_the_guide_where_it_was_and_is_raised():

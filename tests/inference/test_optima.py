@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -15,21 +14,10 @@ from ngvi.inference.validation import Validation
 from tests.inference.numpy_problem import OPTIMUM
 
 
-def test_no_starts_are_no_evidence():
-    assert better_elsewhere(0, 0) == 1.0
-
-
 @pytest.mark.parametrize("num_starts", [4, 8, 24])
 def test_more_optima_are_more_likely_to_have_others(num_starts):
     found = [better_elsewhere(num_starts, count) for count in range(1, num_starts)]
     assert np.all(np.diff(found) > 0) and 0 < found[0] < found[-1] < 1
-
-
-@pytest.mark.parametrize("num_optima", [1, 3])
-def test_more_starts_that_lead_to_the_same_make_it_less_likely(num_optima):
-    found = [better_elsewhere(count, num_optima) for count in (4, 8, 16, 32, 64)]
-    assert np.all(np.diff(found) < 0)
-    assert found[-1] < 0.101 and found[0] > 0.12
 
 
 def test_eight_that_agree_are_a_claim_at_a_tenth_and_two_are_not():
@@ -79,9 +67,3 @@ def optimum(bound, error=0.01, status=Status.OPTIMUM, count=0):
 def test_the_better_of_two(one, other, tie):
     assert one.rank(tie) > other.rank(tie)
     assert not other.rank(tie) > one.rank(tie)
-
-
-def test_one_takes_what_another_is_with_the_starts_of_both():
-    one, other = optimum(0.0, count=2), dataclasses.replace(optimum(1.0, count=3), name="a mode")
-    one.take(other)
-    assert (one.count, one.name, one.validation.bound) == (5, "a mode", 1.0)

@@ -80,14 +80,6 @@ def test_values_are_the_log_density_on_the_unconstrained_scale(ppl):
     np.testing.assert_allclose(values, found)
 
 
-def test_values_that_are_not_finite_are_told_as_they_are(ppl):
-    one = problem_of(ppl.name)
-    theta = np.zeros((3, 5))
-    theta[1, [site.start for site in one.space.guide.sites if site.name == "scale"]] = -800.0
-    found = one.objective.log_density(one.space.initial, theta)
-    assert np.isfinite(found[[0, 2]]).all() and not np.isfinite(found[1])
-
-
 def test_values_are_those_of_the_states_own_parameters(ppl):
     def make(ppl):
         def model(y):
@@ -134,23 +126,6 @@ def test_values_in_double_precision_are_those_of_the_model_in_it(ppl):
     assert abs(single - expected).min() > LEVELS.notable
 
 
-def test_a_model_that_insists_on_single_precision_has_no_values_in_double(ppl):
-    """NumPyro does not trace it for them again."""
-    tries = []
-
-    def on_trace(x):
-        tries.append(ppl.dtype(x))
-        if tries[-1] != "float32":
-            raise TypeError
-
-    make = functools.partial(cancelling, on_trace=on_trace)
-    one = problem_of.__wrapped__(ppl.name, make=make, precision="float32")
-    tries.clear()
-    for _ in range(2):
-        assert one.objective.in_double(one.space.initial, CANCELLING) is None
-    assert tries == ["float64"] * (1 if ppl.is_numpyro else 2)
-
-
 def test_arrays_that_a_model_has_captured_are_double_there_as_well(ppl):
     """JAX knows them in single precision, from the values before; an index has 32 bits there."""
     large, rows = np.array([1e8, 2e8]), np.array([0, 1, 1])
@@ -177,21 +152,6 @@ def test_arrays_that_a_model_has_captured_are_double_there_as_well(ppl):
         found = one.objective.in_double(state, theta)
     if found is not None or not ppl.is_numpyro:  # which may not trace what has captured integers
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_draws_of_a_gaussian_are_the_same_however_many_there_are(ppl):
-    """In NumPyro they come in blocks."""
-    one = problem_of(ppl.name, "covariance_cholesky")
-    space, rng = one.space, np.random.default_rng(0)
-    state = space.at(np.arange(5.0), np.linspace(0.5, 2.0, 5))
-    noise = rng.standard_normal((600, 5))
-    theta, log_q = space.draw(state, noise)
-    scales = np.linspace(0.5, 2.0, 5)
-    np.testing.assert_allclose(theta, np.arange(5.0) + noise * scales, rtol=1e-12)
-    expected = normal(noise) - np.log(scales).sum()
-    np.testing.assert_allclose(log_q, expected, rtol=1e-12)
-    few, _ = space.draw(state, noise[:1])
-    np.testing.assert_allclose(few, theta[:1], rtol=1e-12)
 
 
 # -- the prior ------------------------------------------------------------------------
@@ -254,23 +214,6 @@ def test_a_prior_that_cannot_be_sampled_is_none(ppl):
     assert one.objective.prior(np.random.default_rng(0), 5) is None
 
 
-def test_a_draw_of_the_prior_that_has_no_likelihood_takes_none_from_the_others(ppl):
-    """A covariance that is none where ``|z| > 1``: torch's Cholesky raises there."""
-
-    def make(ppl):
-        def model():
-            z = ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), 5.0))
-            cov = ppl.array(np.eye(2)) + z * ppl.array(1.0 - np.eye(2))
-            y = ppl.dist.MultivariateNormal(ppl.array(np.zeros(2)), covariance_matrix=cov)
-            ppl.sample("y", y, obs=ppl.array(np.ones(2)))
-
-        return model, ()
-
-    one = problem_of.__wrapped__(ppl.name, make=make, init_loc_fn=ppl.start_at(z=0.3))
-    draws = one.objective.prior(np.random.default_rng(0), 400)
-    assert draws.shape == (400, 1) and draws.std() == pytest.approx(5.0, rel=0.2)
-
-
 def test_a_draw_of_the_prior_at_which_a_model_in_pyro_raises_is_one_fewer():
     def make(ppl):
         def model():
@@ -286,38 +229,3 @@ def test_a_draw_of_the_prior_at_which_a_model_in_pyro_raises_is_one_fewer():
 
 
 # -- Gaussians ------------------------------------------------------------------------
-
-
-@pytest.mark.fast_in_numpyro("covariance_cholesky", "precision", "diagonal", "sparse_precision")
-@pytest.mark.parametrize(
-    "family",
-    [
-        "covariance_cholesky",
-        "precision_cholesky",
-        "precision",
-        "covariance",
-        "diagonal",
-        "block_diagonal",
-        "sparse_precision",
-    ],
-)
-def test_a_state_at_any_scale_is_that_gaussian(ppl, family):
-    """By its means, its deviations, its draws and their density, and its distances."""
-    one, rng = problem_of(ppl.name, family), np.random.default_rng(1)
-    mean, scale = rng.normal(size=5), np.array([0.1, 2.0, 30.0, 1.0, 0.01])
-    state = one.space.at(mean, scale)
-    np.testing.assert_allclose(one.space.mean(state), mean)
-    stddevs = np.concatenate(list(one.space.stddevs(state).values()))
-    np.testing.assert_allclose(stddevs, scale)
-    narrow = one.space.at(None, 0.5)
-    np.testing.assert_allclose(np.concatenate(list(one.space.stddevs(narrow).values())), 0.5)
-    noise = rng.normal(size=(6, 5))
-    theta, log_q = one.space.draw(state, noise)
-    whitened = (theta - mean) / scale
-    normal = -0.5 * np.sum(whitened**2 + np.log(2 * np.pi), 1) - np.log(scale).sum()
-    np.testing.assert_allclose(log_q, normal)
-    np.testing.assert_allclose(np.sum(whitened**2, 1), np.sum(noise**2, 1))
-    for row, square in zip(theta, np.sum(noise**2, 1), strict=True):
-        assert one.space.square_distance(state, row) == pytest.approx(square)
-    zeros, _ = one.space.draw(state, np.zeros((1, 5)))
-    np.testing.assert_allclose(zeros[0], mean)

@@ -8,13 +8,11 @@ import functools
 import numpy as np
 import pytest
 
-from ngvi.inference.data_passes import over_minibatches
-from ngvi.inference.estimate import Direction
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.options import FitOptions, SampleOptions
+from ngvi.inference.options import FitOptions
 from tests import models
-from tests.inference.results import conjugate, log_evidence
+from tests.inference.results import conjugate
 from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
 
 
@@ -132,21 +130,6 @@ def of_rows(ppl):
     return model, ()
 
 
-def test_points_share_the_runs_of_a_pass_and_tell_nothing_of_each_other():
-    """As those of ascents do."""
-    of_rows.runs = 0
-    one = over_minibatches(problem_of("pyro", of_rows), SampleOptions())
-    points, state = np.random.default_rng(0).normal(size=(7, 2)), one.space.initial
-    with load("pyro").float64():
-        one.objective.gradient(state, points)
-        of_rows.runs = 0
-        together = one.objective.gradient(state, points)
-        assert of_rows.runs == 3  # of 12 rows in minibatches of 4
-        apart = [one.objective.gradient(state, point[None]) for point in points]
-    for found, parts in zip(together, zip(*apart, strict=True), strict=True):
-        np.testing.assert_allclose(found, np.concatenate(parts), rtol=1e-12)
-
-
 # -- and right ------------------------------------------------------------------------
 
 
@@ -164,33 +147,6 @@ def test_where_locals_are_known_five_points_are_enough_for_thirteen_latents(ppl)
     expected = exact.objective.bound(state, draws).mean.natural
     for mean in means:
         np.testing.assert_allclose(mean, expected, atol=0.08)
-
-
-def test_few_draws_at_a_state_of_independent_latents_are_those_of_mean_field(ppl):
-    one, easy = (problem_of(ppl.name, eight_schools, *how) for how in ((), ("diagonal", "stein")))
-    mean, scale = np.linspace(-1.0, 2.0, 10), np.linspace(0.1, 2.0, 10)
-    state = one.space.mean_field(one.space.at(mean, scale))
-    draws = one.objective.groups.few(np.random.default_rng(1), 3)
-    assert draws[0].points.noise.shape == (10, 10)
-    estimate = one.objective.bound(state, draws)
-    expected = easy.objective.bound(easy.space.at(mean, scale), draws)
-    for found, known in zip(
-        (*estimate[:2], *estimate.mean[:2]), (*expected[:2], *expected.mean[:2]), strict=True
-    ):
-        np.testing.assert_allclose(found, known)
-
-
-def test_at_the_exact_posterior_every_group_is_the_evidence_and_has_no_gradient(ppl):
-    one = problem_of(ppl.name, conjugate)
-    mean, _, _ = models.exact_posterior()
-    draws = one.objective.sample(np.random.default_rng(0), 3)
-    estimate = one.objective.bound(one.space.at(mean, 1.0), draws)
-    assert np.ptp(estimate.values) < 1e-9  # exact for quadratics, at any of them
-    assert estimate.value < log_evidence()
-    step = one.metric(one.space.at(mean, 1.0), []).step(estimate.mean, 1.0, np.inf)
-    end = one.objective.bound(step.state, draws)
-    np.testing.assert_allclose(end.values, log_evidence())
-    np.testing.assert_allclose(end.natural, 0.0, atol=1e-8)
 
 
 def test_the_log_density_at_a_point_has_its_gradient(ppl):
@@ -227,13 +183,6 @@ def test_gradients_are_the_fisher_matrix_times_vectors(ppl, family):
     assert metric.squares(step.change[None])[0] == pytest.approx(2 * step.length, rel=0.03)
     assert step.backward == pytest.approx(step.length, rel=0.03)
     assert step.slope == estimate.mean.gradient @ step.change > 0
-
-
-def test_a_direction_that_is_not_finite_leads_nowhere(ppl):
-    one = problem_of(ppl.name, conjugate)
-    size = one.metric(one.space.initial, []).gradients(np.zeros((1, 12))).shape[1]
-    bad = Direction(np.full(size, np.nan), np.full(size, np.nan))
-    assert one.metric(one.space.initial, []).step(bad, 1.0, 1.0) is None
 
 
 def test_a_result_of_another_precision_is_taken_up_in_this_one_numpyro():

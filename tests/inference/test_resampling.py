@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ngvi.inference import proposals, psis, resampling
+from ngvi.inference import psis, resampling
 from ngvi.inference.outcome import FoundOptimum
 from ngvi.inference.validation import Validation
 from ngvi.inference.weights_verdict import WAY_ON
 from ngvi.latents.layout import Plate, Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, result
-from tests.ppl import PPLS, load
 
 NUM = 20_000
 
@@ -88,17 +87,6 @@ def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():
     assert np.mean(found[:, 2] < low) == pytest.approx(0.001, abs=0.0007)
 
 
-def test_draws_at_which_the_density_is_not_finite_are_left_out():
-    class Halved(Skew):
-        def log_density(self, state, latents):
-            above = np.where(latents[:, 2] > 0, 0.0, -np.inf)
-            above[latents[:, 2] > 3] = np.nan
-            return super().log_density(state, latents) + above
-
-    found = corrected(Halved(), _best(), 1000)
-    assert found[:, 2].min() > 0 and found[:, 2].max() <= 3
-
-
 def test_a_density_without_a_finite_value_is_an_error():
     class Nowhere(Skew):
         def log_density(self, state, latents):
@@ -106,20 +94,6 @@ def test_a_density_without_a_finite_value_is_an_error():
 
     with pytest.raises(ValueError, match=r"finite at none.*result\.diagnostics"):
         corrected(Nowhere(), _best(), 10)
-
-
-def test_globals_in_many_dimensions_keep_the_gaussian_s_tails():
-    """In 21 dimensions the draws of an exact posterior are the Gaussian's, each of them once."""
-    dim = proposals.Resampling().max_globals + 1
-
-    class Exact(Skew):
-        sites = (Site("w", 0, (dim,)),)
-
-        def log_density(self, state, latents):
-            return stats.norm.logpdf(latents).sum(1)
-
-    found = corrected(Exact(dim=dim), (np.zeros(dim), np.eye(dim)), NUM)
-    assert len(np.unique(found, axis=0)) == NUM
 
 
 def test_where_heavier_tails_do_what_the_gaussian_s_weights_cannot_it_is_said():
@@ -217,24 +191,6 @@ def test_a_result_draws_from_the_exact_posterior_beside_its_gaussian(ppl, precis
     found_mean, found_sd = _moments(draws)
     np.testing.assert_allclose(found_mean, mean, atol=0.05 * sd.max())
     np.testing.assert_allclose(found_sd, sd, rtol=0.05)
-
-
-def test_both_packages_draw_the_same():
-    pytest.importorskip("numpyro")
-    pytest.importorskip("pyro")
-    found = []
-    for ppl in map(load, PPLS):
-        with ppl.float64():
-            fitted = conjugate_result(ppl, shift=0.3, factor=0.8)
-            with fitted._at_end() as (problem, state):
-                found.append(corrected(problem, state, 500))
-    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
-
-
-def test_arviz_takes_corrected_draws(ppl):
-    fitted = conjugate_result(ppl, shift=0.3)
-    posterior = fitted.to_arviz(50, corrected=True).posterior
-    assert posterior.sizes["draw"] == 50
 
 
 def test_it_is_a_warning_where_weights_tell_little(ppl):

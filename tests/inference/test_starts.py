@@ -165,15 +165,6 @@ def test_ascents_end_at_the_modes(factor):
         assert end.height == pytest.approx(height, abs=1e-3)
 
 
-def test_points_share_runs_and_do_not_know_of_each_other():
-    target = Target(TWO)
-    points = np.random.default_rng(0).uniform(-2.0, 6.0, (5, 2))
-    together = map_ascents(target.problem(), target.initial, points, OPTIONS)
-    for end, point in zip(together, points, strict=True):
-        (alone,) = map_ascents(target.problem(), target.initial, point[None], OPTIONS)
-        np.testing.assert_allclose(alone.mean, end.mean, rtol=1e-6)
-
-
 @pytest.mark.filterwarnings("error")
 def test_an_ascent_without_density_or_slope_is_at_no_mode():
     half = Target(lambda x: np.where(x[:, 0] > 0, -1e5 * x[:, 0], -math.inf))

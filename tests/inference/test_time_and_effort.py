@@ -7,8 +7,6 @@ import pytest
 
 from ngvi.inference import monitor as clock
 from ngvi.inference.api import optimise
-from ngvi.inference.mixture_fit import mixed
-from ngvi.inference.outcome import Ending, in_words
 from ngvi.inference.problem import Forwarding
 from ngvi.inference.request import Request
 from tests.inference.numpy_problem import Target, gaussian, mixture
@@ -75,31 +73,6 @@ def test_no_evaluation_of_the_search_begins_after_the_limit(monkeypatch):
         outcome, times = solved(monkeypatch, time_limit=limit)
         assert outcome.ending is not None
         assert times.seconds < limit + 30
-
-
-@pytest.mark.parametrize("num_more", [0, 10, 26, 27, 28, 100])
-def test_components_end_at_the_limit_with_the_one_gaussian(monkeypatch, num_more):
-    """Where they are looked for, placed and set up; there, Ctrl-C ends what the clock has not."""
-    monitor, target = clock.Monitor(time_limit=1e6, started=0.0), Target(TWO, of_prior=(3.0, 4.0))
-    outcome, times = solved(monkeypatch, target, monitor, time_limit=1e6)
-
-    def set_up(count):
-        raise KeyboardInterrupt
-
-    monitor.time_limit = times.seconds + num_more
-    request = Request(0.05, 400, time_limit=1e6, started=0.0)
-    run = None, outcome, 5, set_up, optimise, np.random.default_rng(0), request
-    ready, kept = mixed(*run)
-    assert ready is None and kept.optimum is outcome.optimum
-    assert kept.ending in (Ending.TIME_LIMIT, Ending.INTERRUPTED)
-    assert kept.converged
-    words = in_words(kept, dict, 0.05, 400)
-    assert f"the search for more was cut short: {kept.ending.value}" in words
-
-
-@pytest.mark.parametrize("tolerance", [0.05, 0.3, 2.0])
-def test_a_looser_tolerance_refuses_nothing(monkeypatch, tolerance):
-    assert solved(monkeypatch, tolerance=tolerance)[0].converged
 
 
 def test_what_efforts_stand_for():
