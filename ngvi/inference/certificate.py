@@ -44,7 +44,7 @@ UNKNOWN = Certificate(math.inf, math.inf, math.inf)
 
 
 def upper_limit(differences: np.ndarray, rest: float, confidence: float) -> float:
-    """The upper limit of a mean, and what is left besides.
+    """Return the upper limit of a mean, and what is left besides.
 
     :param differences: of the groups, in nats.
     :param rest: in nats.

@@ -36,7 +36,7 @@ Check = Callable[[Context, Optimum], Finding | None]
 
 
 def support(context: Context, optimum: Optimum) -> Finding | None:
-    """Draws without a density."""
+    """Find draws without a density."""
     if context.problem.objective.is_subsampled or math.isfinite(optimum.validation.bound):
         return None
     return Finding(
@@ -48,7 +48,7 @@ def support(context: Context, optimum: Optimum) -> Finding | None:
 
 
 def precision(context: Context, optimum: Optimum) -> Finding | None:
-    """Single precision that is far off."""
+    """Find single precision that is far off."""
     off = optimum.validation.rounded_up
     if not off:
         return None
@@ -62,7 +62,7 @@ def precision(context: Context, optimum: Optimum) -> Finding | None:
 
 
 def gradients(context: Context, optimum: Optimum) -> Finding | None:
-    """Values that contradict the gradients."""
+    """Find values that contradict the gradients."""
     off = optimum.validation.mismatch
     if not off > context.tolerance:
         return None
@@ -76,7 +76,7 @@ def gradients(context: Context, optimum: Optimum) -> Finding | None:
 
 
 def rare_losses(context: Context, optimum: Optimum) -> Finding | None:
-    """A bound that a few draws make up, which no validation is sure to meet."""
+    """Find a bound that a few draws make up, which no validation is sure to meet."""
     known, objective = optimum.validation, context.problem.objective
     options = context.options.validation
     if objective.is_subsampled or objective.rows is not None or not math.isfinite(known.bound):
@@ -98,7 +98,7 @@ def rare_losses(context: Context, optimum: Optimum) -> Finding | None:
 
 
 def integral(context: Context, optimum: Optimum) -> Finding | None:
-    """An integrated bound that draws do not confirm; else it is the bound from then on."""
+    """Find an integrated bound that draws do not confirm; else it is the bound from then on."""
     objective, known = context.problem.objective, optimum.validation
     if not objective.is_exact or not math.isfinite(known.bound):
         return None
@@ -114,7 +114,7 @@ def integral(context: Context, optimum: Optimum) -> Finding | None:
 
 
 def endless(context: Context, optimum: Optimum) -> Finding | None:
-    """A latent or a parameter that is on its way to infinity."""
+    """Find a latent or a parameter on its way to infinity."""
     options, tolerance = context.options.runaway, context.tolerance
     words = runaway(context.problem, optimum.state, options, tolerance, is_optimum=True)
     return Finding("endless", words) if words else None
@@ -125,7 +125,7 @@ CHECKS: tuple[Check, ...] = (support, precision, gradients, rare_losses, integra
 
 
 def first_finding(context: Context, optimum: Optimum) -> Finding | None:
-    """What the first check finds that finds something, of those that are switched on."""
+    """Return what the first check finds that finds something, of those that are switched on."""
     for check in CHECKS:
         is_on = getattr(context.options, f"check_{check.__name__}", True)
         found = check(context, optimum) if is_on else None

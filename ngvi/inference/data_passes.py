@@ -29,7 +29,7 @@ from ngvi.inference.problem import Forwarding, Objective, Problem, Rows
 
 
 def over_minibatches(problem: Problem, options: SampleOptions) -> Problem:
-    """A problem that sees all rows where the model sees minibatches, if they are few enough."""
+    """Let a model that sees minibatches see all rows at once, if these are few enough."""
     rows = problem.objective.rows
     if rows is None or rows.size > options.max_minibatches * rows.visited:
         return problem
@@ -37,7 +37,7 @@ def over_minibatches(problem: Problem, options: SampleOptions) -> Problem:
 
 
 def over_batches(problem: Problem, batches: Batches) -> Problem:
-    """A problem that sees all of the user's batches at each evaluation."""
+    """Return a problem that sees all of the user's batches at each evaluation."""
     return problem.replace(objective=_Batches(problem.objective, batches))
 
 
@@ -178,7 +178,7 @@ class _Batches(Forwarding):
 
 
 def parts_of(answer: Any) -> list[Any]:
-    """The arrays of an objective's answer, each linear in the log density."""
+    """Return the arrays of an objective's answer, each linear in the log density."""
     if isinstance(answer, Estimate):
         mean = answer.mean
         return [answer.values, answer.natural, mean.natural, mean.gradient, *mean.parameters]
@@ -186,7 +186,7 @@ def parts_of(answer: Any) -> list[Any]:
 
 
 def of_parts(answer: Any, parts: list[np.ndarray]) -> Any:
-    """The answer of the kind of another one, of which :func:`parts_of` gives these."""
+    """Return the answer of the kind of another one, of which :func:`parts_of` gives these."""
     if isinstance(answer, Estimate):
         values, naturals, natural, gradient, *parameters = parts
         return Estimate(values, naturals, Direction(natural, gradient, parameters))

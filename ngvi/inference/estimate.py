@@ -58,7 +58,7 @@ class Estimate(NamedTuple):
         return bool(np.isfinite(self.values).all())
 
     def repeated(self, count: int) -> Estimate:
-        """What so many groups find where there is no noise."""
+        """Return what so many groups find where there is no noise."""
         return Estimate(np.tile(self.values, count), np.tile(self.natural, (count, 1)), self.mean)
 
     def joined(self, other: Estimate) -> Estimate:
@@ -71,7 +71,7 @@ class Estimate(NamedTuple):
 
 
 def average(estimates: Sequence[Estimate], shares: Sequence[float]) -> Estimate:
-    """The weighted sum of estimates; of groups' numbers only the mean's if they have other groups.
+    """Sum estimates by weights; where their groups differ only the mean is summed.
 
     :param shares: a weight for each.
     """

@@ -8,7 +8,6 @@ optimum it leads. That ends when it is unlikely that as many starts again find a
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -42,7 +41,6 @@ class Explorer:
         self._ends: list[tuple[Validation, Optimum]] = []  # of first stages that went on to there
         self._treat_as_optima = not runs.options.follow_low_ends
         self._saddle_budget = 0.0  # the cost of following them
-        self._heights: list[tuple[float, float]] = []  # of modes that starts led to, and rounding
 
     def explore(self) -> None:
         """Look until a better optimum is unlikely, or the share is spent."""
@@ -71,46 +69,31 @@ class Explorer:
         return self._cost.total < self.limit
 
     def _left(self) -> float:
-        """What may still be spent."""
+        """Return what may still be spent."""
         return self.limit - self._cost.total
 
     def is_unlikely(self) -> bool:
         """Whether as many starts again would hardly find a better optimum.
 
-        Starts that have led nowhere say nothing. Where ascents end at ever new modes of the log
-        density, one that has not been met may have an optimum of its own, however few optima the
-        others have led to.
-
-        A round of them must say something; or most of fewer, if the share is spent before.
+        Starts without an optimum say nothing. A round of starts must say something, or most of
+        fewer, if the budget is spent before.
         """
         counts = [one.count for one in self.runs.optima if one.count]
         found = better_elsewhere(sum(counts), len(counts))
-        if self._heights and self.runs.options.count_modes:
-            num_ends = max(len(self._heights), sum(counts))
-            found = max(found, better_elsewhere(num_ends, self._num_modes()))
         self.report.probability = found
         is_most = sum(counts) >= self.report.num_nowhere and not self._may_go_on()
         self.report.has_few = sum(counts) < self.options.num_starts and not is_most
         is_unlikely = found <= self.options.unseen and self.runs.best.count > 0
         return is_unlikely and not self.report.has_few
 
-    def _num_modes(self) -> int:
-        """Modes of different height that ascents have ended at; all that are far below are one."""
-        least = self.runs.level(self.runs.best) - degenerate(self.runs)
-        heights = sorted((max(height, least) for height, _ in self._heights), reverse=True)
-        slack = LEVELS.same + max(near for _, near in self._heights)
-        return 1 + sum(one - other > slack for one, other in itertools.pairwise(heights))
-
     def _round(self) -> bool:
-        """Some starts, drawn alike; whether there were any."""
+        """Follow some starts, drawn alike; return whether there were any."""
         if self.runs.problem.space.has_model_parameters:
             return self._round_of_parameters()
         points = self.starts.points(self.options.num_starts)
         for point, end in zip(points, self._ascents(points), strict=True):
             if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
                 self._count(self._led_by(point, end))
-                if end.is_mode:
-                    self._heights.append((end.height, end.rounding))
         return len(points) > 0
 
     def _round_of_parameters(self) -> bool:
@@ -127,7 +110,7 @@ class Explorer:
         return ascents_beside(self.runs.problem, self.runs.best, points, self.runs.options)
 
     def _led_by(self, point: np.ndarray, end: Ascent) -> Optimum | None:
-        """The optimum to which a point leads.
+        """Return the optimum to which a point leads.
 
         A run begins at the mode. If there is none, or it is so high that it has hardly any mass,
         as in the neck of a funnel, it begins at the point, as broad as the bound likes best. A
@@ -150,7 +133,7 @@ class Explorer:
         return known
 
     def _follow(self, start: Start) -> Optimum | None:
-        """The optimum to which a start leads, if a few steps tell."""
+        """Return the optimum to which a start leads, if a few steps tell."""
         return self._lead(self.runs.raced(start, self._left()))
 
     def _count(self, known: Optimum | None) -> None:
@@ -162,7 +145,7 @@ class Explorer:
             known.count += 1
 
     def _known(self, end: Ascent) -> Optimum | None:
-        """The optimum to which an ascent has led, if that is plain.
+        """Return the optimum to which an ascent has led, if that is plain.
 
         A Gaussian has the first mode that is found inside of it. Others there, of another height,
         may have optima of their own: one as broad as the prior covers every narrow mode.
@@ -184,7 +167,7 @@ class Explorer:
         return None
 
     def _lead(self, run: Run, counts: bool = True) -> Optimum | None:
-        """The optimum to which a run leads, as far as it can be followed.
+        """Return the optimum to which a run leads, as far as it can be followed.
 
         :param counts: whether its start is one of those that are drawn alike.
         :return: None if it is not known.
@@ -212,7 +195,7 @@ class Explorer:
         return self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
 
     def _followed(self, run: Run, max_cost: float, tolerance: float) -> Optimum | None:
-        """The optimum at the end of a run.
+        """Return the optimum at the end of a run.
 
         :param tolerance: of what is left there.
         """

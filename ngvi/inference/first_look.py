@@ -172,7 +172,7 @@ def without_density(log_densities: Mapping[str, np.ndarray]) -> str:
 
 
 def oddity(value: np.ndarray, support: Any, is_in: Callable | None = None) -> str:
-    """What data hold that their distribution does not have, in words; or nothing.
+    """Return what data hold that their distribution does not have, in words; or nothing.
 
     :param support: in which they have to be, or None.
     :param is_in: tells it; by default the support itself.
@@ -189,7 +189,7 @@ def oddity(value: np.ndarray, support: Any, is_in: Callable | None = None) -> st
 
 
 def constant_support(fn: Any, kind: type) -> Any:
-    """The support of a distribution, if it is the same whatever the parameters are; or None.
+    """Return the support of a distribution, if it is the same whatever the parameters are; or None.
 
     :param kind: of constraints.
     """

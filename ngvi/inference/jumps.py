@@ -25,7 +25,7 @@ class Jumps(NamedTuple):
 
     @classmethod
     def of(cls, weights: np.ndarray, draws: np.ndarray) -> Jumps:
-        """The mixture.
+        """Return the mixture.
 
         :param weights: of the Gaussians.
         :param draws: of each Gaussian for the noise ``0`` and for each unit vector, shape

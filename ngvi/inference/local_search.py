@@ -151,7 +151,7 @@ class LocalSearch(Search):
         return Status.RISING
 
     def _test(self, fresh: Sample) -> Generator[None, None, tuple[Certificate, Estimate]]:
-        """What is left to the optimum, by draws that have not been learnt from."""
+        """Return what is left to the optimum, by draws that have not been learnt from."""
         options, confidence = self.options.certificate, LEVELS.confidence
         before = self.problem.objective.bound(self.state, fresh)
         test = quadratic(self._metric(), before, confidence)
@@ -247,7 +247,7 @@ class LocalSearch(Search):
         return None
 
     def _corrected(self) -> Corrected:
-        """The corrected natural gradient, and the gain that it predicts."""
+        """Return the corrected natural gradient, and the gain that it predicts."""
         found = self._metric().corrected(self.estimate.mean)
         if not found.gain > 0 and self.pairs:
             self._forget()
@@ -255,7 +255,7 @@ class LocalSearch(Search):
         return found
 
     def _slope_at_the_end(self, step: Step, estimate: Estimate) -> float | None:
-        """The bound's derivative along the step, at its end; None if the step is refused."""
+        """Return the bound's derivative along the step, at its end; None if the step is refused."""
         options = self.options.local
         value, new = self.estimate.value, estimate.value
         with np.errstate(all="ignore"):

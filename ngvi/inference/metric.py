@@ -71,11 +71,11 @@ class Metric:
         return natural
 
     def gradients(self, naturals: np.ndarray) -> np.ndarray:
-        """The Fisher information times each row; shape ``(rows, n)``."""
+        """Return the Fisher information times each row; shape ``(rows, n)``."""
         raise NotImplementedError
 
     def step(self, direction: Direction, step_size: float, radius: float) -> Step | None:
-        """A step along a direction, shorter if it would leave the trust region.
+        """Return a step along a direction, shorter if it would leave the trust region.
 
         :param radius: the largest ``KL(new || old)``, in nats.
         :return: None if no step leads to a finite Gaussian.
@@ -94,12 +94,12 @@ class Metric:
         """Learn from a step that is not taken."""
 
     def squares(self, naturals: np.ndarray) -> np.ndarray:
-        """The squared Fisher norm of each row."""
+        """Return the squared Fisher norm of each row."""
         with np.errstate(all="ignore"):
             return np.einsum("ij,ij->i", naturals, self.gradients(naturals)).astype(float)
 
     def corrected(self, direction: Direction) -> Corrected:
-        """The quasi-Newton direction."""
+        """Return the quasi-Newton direction."""
         natural, gradient, parameters = direction
         natural = self.scaled(natural)
         with np.errstate(all="ignore"):
@@ -162,7 +162,7 @@ class Memory:
         self._weights = np.where(used, 1.0 / np.where(used, curvature, 1.0), 0.0)
 
     def correct(self, natural: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """The quasi-Newton direction.
+        """Return the quasi-Newton direction.
 
         :param natural: a natural gradient, shape ``(n,)``.
         :param gradient: the Fisher information times it, shape ``(n,)``.

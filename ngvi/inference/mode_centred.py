@@ -108,7 +108,7 @@ def _may_gain(first: Any) -> bool:
 
 
 def missed(optimum: Optimum) -> float:
-    """What a Gaussian may miss of the evidence, in nats."""
+    """Return what a Gaussian may miss of the evidence, in nats."""
     found = optimum.validation
     return max(found.gap, 0.5 * found.spread**2)  # of which the first is by few draws
 
@@ -120,7 +120,7 @@ def alone(
     search: Callable[[Problem, Callable], Outcome],
     request: Request,
 ) -> Attempt | None:
-    """A fit with locals by their modes, which may be all that is needed.
+    """Return a fit with locals by their modes, which may be all that is needed.
 
     :param first: what was set up for a Gaussian over all latents; it has the evaluations of both.
     :param reparametrize: what :func:`check_reparametrize` returned.

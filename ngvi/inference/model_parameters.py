@@ -23,7 +23,7 @@ from ngvi.inference.problem import Forwarding, Objective, Problem
 
 
 def with_model_parameters(problem: Problem, options: ParameterOptions) -> Problem:
-    """A problem whose directions have the model's own parameters at their end."""
+    """Return a problem whose directions have the model's own parameters at their end."""
     if not problem.space.has_model_parameters:
         return problem
     memory = _Scales(options)
@@ -54,7 +54,7 @@ class _Scales:
         return [slice(*pair) for pair in zip(starts, [*self.ends, count], strict=True)]
 
     def each(self, values: np.ndarray, count: int) -> np.ndarray:
-        """A number of each parameter for each of its elements."""
+        """Return a number of each parameter for each of its elements."""
         sizes = [part.stop - part.start for part in self.parts(count)]
         return np.repeat(values, sizes)
 
@@ -174,5 +174,5 @@ class _JointMetric(Metric):
 
 
 def _rms(values: np.ndarray) -> float:
-    """The root of the mean square."""
+    """Return the root of the mean square."""
     return float(np.sqrt(np.mean(np.square(values, dtype=float))))

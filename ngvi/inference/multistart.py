@@ -52,7 +52,7 @@ class MultiStart:
     def solve(
         self, state: State | None = None, is_good: Callable[[Optimum], bool] | None = None
     ) -> Optimum | None:
-        """The best optimum that is found; None if the bound is finite at no start.
+        """Return the best optimum that is found; None if the bound is finite at no start.
 
         :param state: begin here, and nowhere else.
         :param is_good: whether an optimum is worth a search for others. With this, what the first
@@ -85,14 +85,14 @@ class MultiStart:
             self._explorer.explore()
 
     def check(self, optimum: Optimum) -> Finding | None:
-        """What the checks find of an optimum, once."""
+        """Return what the checks find of an optimum, once."""
         if self.runs.checked[0] is not optimum.state:
             context = Context(self.problem, self.starts.rng, self.runs.tolerance, self.runs.options)
             self.runs.checked = optimum.state, first_finding(context, optimum)
         return self.runs.checked[1]
 
     def so_far(self, validates: bool = True) -> Optimum:
-        """What there is before the end.
+        """Return what there is before the end.
 
         :param validates: whether the model can still be asked.
         """
@@ -152,7 +152,7 @@ class MultiStart:
         return self.options.mean_field_start and self.problem.objective.groups.is_expensive
 
     def _first_starts(self, own: Start) -> list[Start]:
-        """The guide's, the prior's and a mean-field run's, where there are these."""
+        """Return the guide's, the prior's and a mean-field run's, where there are these."""
         first = [own]
         if self.options.prior_start and not self.is_quick and (prior := self.starts.of_prior()):
             first.append(prior)

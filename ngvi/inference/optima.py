@@ -66,7 +66,7 @@ class Optimum:
         self.count = count
 
     def rank(self, tie: float = 0.0) -> tuple[bool, float]:
-        """What makes one better than another: a little noise is no reason to give up an optimum.
+        """Rank optima: a little noise is no reason to give up an optimum.
 
         :param tie: in nats.
         """
@@ -96,7 +96,7 @@ class Exploration:
 
 
 def better_elsewhere(num_starts: int, num_optima: int) -> float:
-    """The probability that as many starts again find a better optimum.
+    """Return the probability that as many starts again find a better optimum.
 
     :param num_starts: ``n``, drawn alike.
     :param num_optima: ``K``, distinct ones that they have led to.

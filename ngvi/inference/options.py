@@ -288,8 +288,6 @@ class FitOptions:
     other_optima: bool = True
     #: Ascend in the coordinates of the best Gaussian.
     whitened_ascents: bool = True
-    #: Count modes of the log density beside optima.
-    count_modes: bool = True
     #: End a run half-way that would not come as high as the best optimum.
     racing: bool = True
     #: Follow runs that end far below the best: they may be on a saddle.

@@ -36,7 +36,7 @@ class Tail(NamedTuple):
 
 
 def smoothed(log_values: np.ndarray) -> Tail:
-    """The largest of some numbers as a generalised Pareto distribution has them.
+    """Return the largest of some numbers as a generalised Pareto distribution has them.
 
     :param log_values: finite or minus infinity, shape ``(n,)``.
     """
@@ -76,7 +76,7 @@ def _quantiles_of(count: int, shape: float, scale: float, least: float) -> np.nd
 
 
 def _beyond(count: int, shape: float, scale: float, least: float) -> float:
-    """What the mean of the distribution has more than its quantiles, for so many numbers."""
+    """Return what the mean of the distribution has more than its quantiles, for so many numbers."""
     if shape >= 1.0:
         return math.inf
     whole = count * (least + scale / (1.0 - shape))
@@ -84,7 +84,7 @@ def _beyond(count: int, shape: float, scale: float, least: float) -> float:
 
 
 def error_of_k(pareto_k: float, num_tail: int) -> float:
-    """The standard error of a k-hat that is drawn to its prior.
+    """Return the standard error of a k-hat that is drawn to its prior.
 
     That of maximum likelihood is ``(1 + k) / sqrt(m)`` (Smith, 1987).
 

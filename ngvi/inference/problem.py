@@ -75,7 +75,7 @@ class Cost:
 
 
 def timed(evaluate: Callable) -> Callable:
-    """A method of an :class:`Objective` whose time counts, but for that of compilation."""
+    """Return a method of an :class:`Objective` whose time counts, but for that of compilation."""
 
     @functools.wraps(evaluate)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +127,7 @@ class Objective(Protocol):
         """Fresh groups of draws."""
 
     def bound(self, state: State, sample: Sample) -> Estimate:
-        """The bound and its natural gradient; not finite where the model is not.
+        """Return the bound and its natural gradient; not finite where the model is not.
 
         :param sample: of :meth:`sample`, or groups of few random draws, which have Stein's lemma.
         """
@@ -170,10 +170,10 @@ class StateSpace(Protocol):
         """That the latents belong to, in their order."""
 
     def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> State:
-        """The initial state with ``N(mean, diag(scale^2))``; by default with its own mean."""
+        """Return the initial state with ``N(mean, diag(scale^2))``, by default its own mean."""
 
     def mean_field(self, state: State) -> State:
-        """A state of independent latents with the same means and standard deviations."""
+        """Return a state of independent latents with the same means and standard deviations."""
 
     def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``, shape ``(N,)``.
@@ -188,28 +188,28 @@ class StateSpace(Protocol):
         """Of a mixture: states of a space of its base, and their log weights, shape ``(K,)``."""
 
     def mixture(self, states: list[State], log_weights: np.ndarray) -> State:
-        """The inverse of :meth:`components`; the states are of a space of the base."""
+        """Return the inverse of :meth:`components`; the states are of a space of the base."""
 
     def square_distance(self, state: State, theta: np.ndarray) -> float:
-        """The squared Mahalanobis distance of one latent vector from the state's mean."""
+        """Return the squared Mahalanobis distance of one latent vector from the state's mean."""
 
     def mean(self, state: State) -> np.ndarray:
-        """The mean of all latents, shape ``(d,)``."""
+        """Return the mean of all latents, shape ``(d,)``."""
 
     def stddevs(self, state: State) -> dict[str, np.ndarray]:
-        """Standard deviations of the unconstrained latents, by the model's sites."""
+        """Return standard deviations of the unconstrained latents, by the model's sites."""
 
     def model_parameters(self, state: State) -> dict[str, np.ndarray]:
-        """The parameters of the model's own, unconstrained, by their names."""
+        """Return the parameters of the model's own, unconstrained, by their names."""
 
     def moved(self, state: State, steps: list[np.ndarray]) -> State:
-        """The state after steps of the model's own parameters."""
+        """Return the state after steps of the model's own parameters."""
 
     def arrays(self, state: State) -> list[np.ndarray]:
-        """The numbers of a state, in a fixed order, for a file."""
+        """Return the numbers of a state, in a fixed order, for a file."""
 
     def of_arrays(self, arrays: list[np.ndarray]) -> State:
-        """The state of which :meth:`arrays` are these."""
+        """Return the state of which :meth:`arrays` are these."""
 
     def write(self, state: State) -> None:
         """Make a state that of the guide, if the guide keeps its parameters."""

@@ -117,7 +117,7 @@ class Proposal:
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The proposal's draws from those of the Gaussian, and their log densities."""
+        """Return the proposal's draws from those of the Gaussian, and their log densities."""
         return latents, log_q
 
     def _covariance(self) -> np.ndarray:

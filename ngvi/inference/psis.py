@@ -96,7 +96,7 @@ class Diagnostics(TellsWhatItHas):
     log_weights: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))
 
     def worst(self, n: int = 5) -> list[Marginal]:
-        """The marginals that the weights change most, the worst first."""
+        """Return the marginals that the weights change most, the worst first."""
         found = self.marginals
         order = np.argsort(-discrepancies(found.shift, found.scale_ratio), kind="stable")
         return [found[int(index)] for index in order[:n]]
@@ -107,12 +107,12 @@ class Diagnostics(TellsWhatItHas):
 
 
 def undefined(reason: str) -> Diagnostics:
-    """The diagnostics of a model without importance weights."""
+    """Return the diagnostics of a model without importance weights."""
     return Diagnostics(0, None, f"undefined: {reason}")
 
 
 def of_minibatches(objective: Objective) -> str:
-    """That the density is not that of all data, in words; or nothing."""
+    """Say that the density is not that of all data; or nothing."""
     of_plate = objective.rows and f" (of plate '{objective.rows.plate}')"
     words = f"the model sees minibatches{of_plate or ''}, whose density is not that of all data"
     return words if objective.is_subsampled else ""
@@ -121,7 +121,7 @@ def of_minibatches(objective: Objective) -> str:
 def diagnose(
     problem: Problem, state: State, num_draws: int | None, seed: int | list[int]
 ) -> Diagnostics:
-    """What importance weights say of a state.
+    """Return what importance weights say of a state.
 
     They are those of all that the guide draws, partners of the Gaussians included, whose own
     coordinates are not among the marginals. Discrete latents are summed out where the model's
@@ -194,7 +194,7 @@ def from_log_weights(
     rounding: float,
     latents: np.ndarray | None = None,
 ) -> Diagnostics:
-    """What log weights say of a posterior. No value of theirs is an error.
+    """Return what log weights say of a posterior. No value of theirs is an error.
 
     :param log_weights: of independent draws, shape ``(n,)``.
     :param moments: from weights of shape ``(m, n)`` to weighted means and mean squares of the
@@ -266,7 +266,7 @@ def _smoothed(
 def _known(
     shape: float | None, count: int, share: float, gap: float, marginals: Marginals
 ) -> Weights | None:
-    """What there is to judge by, of so many finite weights."""
+    """Return what there is to judge by, of so many finite weights."""
     if shape is None or count < LIMITS.min_draws:
         return None
     error = error_of_k(shape, tail_size(count)) if shape else 0.0

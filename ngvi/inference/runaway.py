@@ -31,7 +31,7 @@ def runaway(
     tolerance: float = 0.0,
     is_optimum: bool = False,
 ) -> str:
-    """What runs to infinity, in a sentence that says what to try; or nothing.
+    """Return what runs to infinity, in a sentence that says what to try; or nothing.
 
     :param is_optimum: whether the state is one: then gradients have seen no way on.
     :param tolerance: what a parameter's limit has to be worth, in nats, beyond where it is.
@@ -57,7 +57,7 @@ def widens_without_limit(problem: Problem, state: State, options: RunawayOptions
 
 
 def longest_axis(gaps: np.ndarray) -> np.ndarray:
-    """The axis along which vectors are longest, of length one.
+    """Return the axis along which vectors are longest, of length one.
 
     :param gaps: shape ``(N, d)``.
     """
@@ -86,7 +86,7 @@ class _Draws:
             return float(np.mean(self._values(theta) - self._before))
 
     def stretched(self, gaps: np.ndarray, axis: np.ndarray, factor: float) -> np.ndarray:
-        """The draws, so many times as far along an axis."""
+        """Return the draws, so many times as far along an axis."""
         along = (gaps @ axis)[:, None] * axis / float(axis @ axis)
         return self.theta + (factor - 1.0) * along
 

@@ -87,19 +87,19 @@ class Runs:
     # -- one run ----------------------------------------------------------------------
 
     def new(self, start: Start, kind: type[Search]) -> Run:
-        """A run that goes on from now on."""
+        """Begin a run."""
         run = Run(start.name, self.search(kind, start.state))
         self.current = run
         return run
 
     def search(self, kind: type[S], state: State, before: Search | None = None) -> S:
-        """A search that has yet to begin, whose steps follow those of another."""
+        """Return a search that has yet to begin, whose steps follow those of another."""
         trace = None if before is None else before.trace
         options = self.tolerance, self.options, self.monitor
         return kind(self.problem, self.rng, *options, state, trace)
 
     def coarse(self, start: Start | Run, max_steps: float, max_cost: float = math.inf) -> Run:
-        """A run at the end of its first stage, or where its steps end; a run goes on."""
+        """Take a start, or a run, to the end of its first stage or of its steps."""
         if isinstance(start, Run):
             run = start
         else:
@@ -111,7 +111,7 @@ class Runs:
         return run
 
     def raced(self, start: Start, max_cost: float) -> Run:
-        """A run against the best optimum.
+        """Run a start against the best optimum.
 
         Half-way it ends if at the pace of its last steps it would not come as high.
         """
@@ -130,7 +130,7 @@ class Runs:
         return run
 
     def finish(self, run: Run, max_cost: float = math.inf) -> Optimum:
-        """The rest of a run."""
+        """Take a run to its end."""
         self.current = run
         is_noisy = isinstance(run.search, StochasticSearch)
         if is_noisy and not self.problem.objective.is_subsampled:
@@ -143,7 +143,7 @@ class Runs:
         return self._known_end(run, max_cost)
 
     def refine(self, run: Run, max_cost: float = math.inf) -> Optimum:
-        """The rest of a run that has ended at a tolerance above the fit's."""
+        """Take a run to the fit's tolerance that has ended at a greater one."""
         self.current = run
         run.search.refine(self.tolerance, max_cost)
         return self._known_end(run, max_cost)
@@ -218,7 +218,7 @@ class Runs:
     # -- what is known of runs --------------------------------------------------------
 
     def ranked(self) -> list[Run]:
-        """Runs that wait, the best first."""
+        """Return runs that wait, the best first."""
         if len(self.waiting) > 1 or self.optima:  # the only one needs no rank
             for run in self.waiting:
                 if run.validation is None:
@@ -226,7 +226,7 @@ class Runs:
         return sorted(self.waiting, key=lambda run: -run.level)
 
     def take_best(self) -> Run:
-        """The one that waits with the highest bound."""
+        """Return the one that waits with the highest bound."""
         run = self.ranked()[0]
         self.waiting.remove(run)
         return run
@@ -283,13 +283,13 @@ class Runs:
         return distance < dim + outside * math.sqrt(2 * dim) + outside
 
     def level(self, optimum: Optimum) -> float:
-        """The log density at the mean."""
+        """Return the log density at the mean."""
         mean = self.problem.space.mean(optimum.state)
         return float(self.problem.objective.log_density(optimum.state, mean[None])[0])
 
 
 def patience_left(runs: Runs) -> float:
-    """What may be spent before something comes to an optimum."""
+    """Return what may be spent before something comes to an optimum."""
     return max(0.0, runs.patience - runs.problem.objective.cost.total)
 
 

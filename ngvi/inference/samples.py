@@ -147,7 +147,7 @@ class Groups(NamedTuple):
     def few(
         self, rng: np.random.Generator, num_groups: int, count: int = DEFAULTS.num_stein
     ) -> Sample:
-        """Groups of few random draws, which see one minibatch each."""
+        """Return groups of few random draws, which see one minibatch each."""
         groups = Groups(self.dim, EstimateCost(count, count, 0)).sample(rng, num_groups)
         return [group._replace(one_batch=True) for group in groups]
 

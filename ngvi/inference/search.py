@@ -92,7 +92,7 @@ class Search:
         self.advance(max_cost)
 
     def _run(self) -> Steps:
-        """Yields after each step, and returns why it has ended."""
+        """Yield after each step, and return why it has ended."""
         raise NotImplementedError
 
     def _is_at_a_rest(self) -> bool:

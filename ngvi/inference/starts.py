@@ -94,7 +94,7 @@ class Starts:
     # -- one start --------------------------------------------------------------------
 
     def own(self) -> Start | None:
-        """The guide's, or as near to it as the bound is finite."""
+        """Return the guide's, or as near to it as the bound is finite."""
         space, scales, sample = self.problem.space, self.options.starts.scales, self._sample()
         narrow = len(scales) // 2 + 1
         return (
@@ -105,7 +105,7 @@ class Starts:
         )
 
     def of_prior(self) -> Start | None:
-        """The prior's, or a narrower one; None where it is about the guide's."""
+        """Return the prior's, or a narrower one; None where it is about the guide's."""
         options, prior = self.options.starts, self.prior
         if prior is None:
             return None
@@ -187,7 +187,7 @@ class Starts:
         return None
 
     def usable(self, state: State, name: str, sample: Sample | None = None) -> Start | None:
-        """A state as a start, if the bound and its natural gradient are finite there."""
+        """Return a state as a start, if the bound and its natural gradient are finite there."""
         problem = self.problem
         estimate = problem.objective.bound(state, sample or self._sample())
         if not estimate.is_finite:
@@ -203,7 +203,7 @@ class Starts:
     # -- points -----------------------------------------------------------------------
 
     def points(self, count: int) -> np.ndarray:
-        """The next of the prior's draws and of a box that have a density, drawn alike.
+        """Return the next of the prior's draws and of a box that have a density, drawn alike.
 
         :return: shape ``(n, d)``; fewer than asked for where there are no more.
         """
@@ -242,7 +242,7 @@ class Starts:
         name: str,
         sample: Sample,
     ) -> Iterator[Start]:
-        """The usable starts at one mean."""
+        """Return the usable starts at one mean."""
         for scale in scales:
             start = self.usable(self.problem.space.at(mean, scale * sd), name, sample)
             if start is not None:

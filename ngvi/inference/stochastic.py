@@ -141,7 +141,7 @@ class StochasticSearch(Search):
         self._longest = min(2.0 * self._longest, 1.0) if is_kept else 0.5 * self.step_size
 
     def _choose(self, signal: float, noise: float) -> None:
-        """The next step size, the number of groups, and the distance to the optimum."""
+        """Return the next step size, the number of groups, and the distance to the optimum."""
         options = self.options.stochastic
         if signal > options.noisy * noise:
             self.step_size = min(signal / (signal + noise), self._longest)
@@ -199,7 +199,7 @@ class Adam:
         self.squares: list[np.ndarray] = []
 
     def steps(self, gradients: Sequence[np.ndarray], rate: float) -> list[np.ndarray]:
-        """What to add to the parameters.
+        """Return what to add to the parameters.
 
         :param gradients: of what is to rise, one array for each parameter.
         """

@@ -74,7 +74,7 @@ def validate(
     options: ValidationOptions,
     tolerance: float = math.inf,
 ) -> Validation:
-    """The bound by independent draws, and whether their values agree with the state's gradient.
+    """Estimate the bound by independent draws, and compare values with the state's gradient.
 
     With the whitened draws ``z``, the natural gradient of the bound for the mean and for the
     standard deviations is ``E[log w z]`` and ``E[log w (z^2 - 1)] / sqrt(2)`` (the score function),
@@ -113,7 +113,7 @@ class _Draws(NamedTuple):
         return cls(noise, theta, values, values - log_q)
 
     def mismatch(self) -> tuple[float, float]:
-        """The squared norm of the natural gradient by the score function, and its noise."""
+        """Return the squared norm of the natural gradient by the score function, and its noise."""
         centred, count = self.weights - self.weights.mean(), len(self.weights)
         with np.errstate(over="ignore", invalid="ignore"):  # of draws 1e77 nats down
             # Moments of c z and c (z^2 - 1) / sqrt(2) by products: z may have millions of numbers.
@@ -155,7 +155,7 @@ def _is_by_few(gaps: np.ndarray) -> bool:
 
 
 def integrated(problem: Problem, state: State, rng: np.random.Generator) -> tuple[float, float]:
-    """The bound as an exact objective integrates it, and what that may be off by, in nats."""
+    """Return the bound of an exact objective, and what that may be off by, in nats."""
     objective = problem.objective
     bound = objective.bound(state, objective.sample(rng, 1)).value
     units = LEVELS.rounding_units * problem.rounding(bound)
@@ -216,7 +216,7 @@ def bound_alone(
     rng: np.random.Generator,
     count: int,
 ) -> tuple[float, float]:
-    """The bound by so many draws, and its standard error, in nats, without the checks."""
+    """Return the bound by so many draws, and its standard error, in nats, without the checks."""
     theta, log_q = space.draw(state, rng.standard_normal((count, space.noise_dim)))
     weights = log_density(theta) - log_q
     if not np.isfinite(weights).all():

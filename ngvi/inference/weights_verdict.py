@@ -67,7 +67,7 @@ class Errors(NamedTuple):
 
 
 def errors_of(log_weights: np.ndarray, mass: np.ndarray, latents: np.ndarray) -> Errors | None:
-    """The errors of weighted draws; None of too many latents.
+    """Return the errors of weighted draws; None of too many latents.
 
     :param log_weights: smoothed and normalised, shape ``(n,)``.
     :param mass: what their own tail has missed.
