@@ -6,7 +6,6 @@ move the guide of a PPL's model, where SLANG is VOGN with the family ``"low_rank
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -276,23 +275,6 @@ def check_ivon(
     errors.check_flag(new.debias, "debias")
     errors.check_flag(new.rescale_lr, "rescale_lr")
     return new
-
-
-def known_ivon(
-    step_size: Rates, name: str, of: type[IvonEquations], **options: Any
-) -> IvonEquations:
-    """:func:`check_ivon`, once for the same numbers: a step asks twice."""
-    if all(type(value) in (int, float, bool) for value in (step_size, *options.values())):
-        known: Any = _once  # for mypy a class of a dataclass cannot be hashed
-        return known(of, name, tuple(options), step_size, *options.values())
-    return check_ivon(step_size, name, of, **options)
-
-
-@functools.lru_cache(maxsize=64, typed=True)
-def _once(
-    of: type[IvonEquations], name: str, names: tuple[str, ...], step_size: float, *values: Any
-) -> IvonEquations:
-    return check_ivon(step_size, name, of, **dict(zip(names, values, strict=True)))
 
 
 class InitialHess(NamedTuple):

@@ -10,10 +10,8 @@ from scipy.linalg import block_diag
 from ngvi.latents import forest
 from ngvi.latents.layout import Layout, Plate, Site
 from ngvi.latents.subsampling import MinibatchElements
-from ngvi.linalg import matrices
 from ngvi.networks.kronecker import KroneckerSteps
-from tests.families.arrows import derivative, gradient
-from tests.optim.runs import kl_divergence
+from tests.families.arrows import gradient
 from tests.reference import relative_error
 
 TOLERANCE = 1e-10
@@ -178,15 +176,6 @@ def test_moments_and_density_are_those_of_the_dense_gaussian(backend, instance, 
         np.testing.assert_allclose(backend.numpy(actual), wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_kl_divergence_is_that_of_the_dense_gaussians(backend, one, rng):
-    dense, family = one
-    other = Dense(STRUCTURES["two and others"], rng)
-    expected = kl_divergence(*((x.loc, x.covariance) for x in (dense, other)))
-    np.testing.assert_allclose(
-        float(family.kl_divergence(make(backend, other))), expected, rtol=1e-12
-    )
-
-
 def test_it_begins_with_any_scales_that_are_products_and_the_nearest_to_others(backend, rng):
     dim, matrices = STRUCTURES["two and others"]
     specification = backend.families.MatrixNormal(matrices=matrices)
@@ -244,16 +233,6 @@ def test_the_euclidean_gradient_is_the_dense_fishers_of_such_directions(backend,
     np.testing.assert_allclose(float(of_means[0] + of_scales[0]), expected, rtol=1e-10)
 
 
-def test_the_euclidean_gradient_inverts_the_natural_one_of_any_gradient(backend, one, rng):
-    dense, family = one
-    values = [rng.normal(size=x.shape) for x in dense.coordinates]
-    for index, side in ((1, dense.rows), (2, dense.columns)):
-        values[index] *= np.concatenate([np.tril(np.ones_like(t)).ravel() for t in side])
-    back = family.euclidean_gradient(family.natural_gradient(make(backend, dense, values)))
-    for actual, expected in zip(arrays_of(backend, back), values, strict=True):
-        assert relative_error(actual, expected) < TOLERANCE
-
-
 @pytest.mark.fast_in_numpyro("shape1")
 @pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_a_draw_carries_natural_gradients(backend, one, shape, rng):
@@ -269,18 +248,6 @@ def test_a_draw_carries_natural_gradients(backend, one, shape, rng):
         actual = gradient(backend, lambda q, way=way: function(way(q)), family)
         for a, e in zip(arrays_of(backend, actual), expected, strict=True):
             assert relative_error(a, e) < TOLERANCE
-
-
-def test_a_draw_and_the_entropy_move_along_a_natural_gradient(backend, one, rng):
-    dense, family = one
-    change = make(backend, dense, [rng.normal(size=x.shape) for x in dense.coordinates])
-    noise = backend.array(rng.normal(size=(2, dense.dim)))
-    natural = family.natural_gradient(change)
-    moved = backend.numpy(derivative(backend, lambda q: q.sample(noise), family, natural))
-    reparametrised = backend.numpy(family.draw_jvp(change, noise)) @ dense.root.T
-    assert relative_error(reparametrised, moved) < TOLERANCE
-    slope = derivative(backend, lambda q: q.log_det_scale(), family, natural)
-    np.testing.assert_allclose(float(family.log_det_jvp(change)), float(slope), rtol=1e-10)
 
 
 # -- curvature ------------------------------------------------------------------------
@@ -324,29 +291,6 @@ def test_beyond_dense_matrices_gradients_of_examples_are_kept(backend, one, monk
     assert family.keeps_rows()
     with pytest.raises(ValueError, match="A dense matrix of 17 latents"):
         family.assemble_hessian(backend.array(np.eye(17)))
-
-
-@pytest.mark.parametrize("on_cpu", [True, False])
-def test_triangles_are_multiplied_and_divided_in_halves(backend, on_cpu, rng, monkeypatch):
-    """On a GPU whole, where a call takes longer than what it spares."""
-    monkeypatch.setattr(matrices, "SMALL_TRIANGLE", 2)
-    ops = backend.families.MatrixNormal.ops
-    monkeypatch.setattr(type(ops), "on_cpu", lambda self, tensor: on_cpu)
-    left, right = _triangle(7, rng), _triangle(7, rng)
-    product = ops.lower_product(backend.array(left), backend.array(right))
-    np.testing.assert_allclose(backend.numpy(product), left @ right, rtol=1e-12, atol=1e-14)
-    quotient = ops.lower_quotient(backend.array(left), product)
-    np.testing.assert_allclose(backend.numpy(quotient), right, rtol=1e-10, atol=1e-12)
-    many = np.stack([left, right])
-    inverse = backend.numpy(ops.inverse_lower(backend.array(many)))
-    np.testing.assert_allclose(inverse @ many, np.stack([np.eye(7)] * 2), atol=1e-12)
-    assert not np.triu(inverse, 1).any()
-    sizes = [7] if on_cpu else [7, 150, 130]  # beyond 128 in blocks, in NumPyro
-    several = [np.eye(size) + _triangle(size, rng) / size for size in sizes]
-    for one, found in zip(
-        several, ops.inverses_lower(list(map(backend.array, several))), strict=True
-    ):
-        np.testing.assert_allclose(backend.numpy(found) @ one, np.eye(len(one)), atol=1e-12)
 
 
 # -- steps ----------------------------------------------------------------------------

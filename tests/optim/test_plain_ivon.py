@@ -251,35 +251,6 @@ def test_a_hess_init_of_other_weights_is_refused(name):
         make(params, ess=5.0, hess_init={})
 
 
-def test_in_torch_the_tensors_are_copied_and_a_checkpoint_has_them(torch_ivon):
-    import torch
-
-    from ngvi.torch import IVON
-
-    found, params = _measured("pyro")
-    groups = [{"params": params[:1], "weight_decay": 0.1}, {"params": params[1:]}]
-    optimiser = IVON(groups, ess=10.0, hess_init=found)
-    mean = sum(float(h.sum()) for h in found.values()) / 7
-    assert [group["hess_init"] for group in optimiser.param_groups] == [pytest.approx(mean)] * 2
-    before = [h.clone() for h in found.values()]
-    _step(optimiser, lambda: params[0].square().sum() + params[1].sum())
-    assert _equal(list(found.values()), before)  # a step moves the optimiser's own
-    other = IVON(params, ess=10.0)
-    with pytest.raises(ValueError, match="different number of parameter groups"):
-        other.load_state_dict(optimiser.state_dict())
-    other = IVON([{"params": params[:1]}, {"params": params[1:]}], ess=10.0)
-    other.load_state_dict(optimiser.state_dict())
-    assert _equal(*([each.state[p]["hess"] for p in params] for each in (optimiser, other)))
-    later = torch.nn.Parameter(torch.ones(2))
-    with pytest.raises(ValueError, match=OTHER_SHAPE):
-        optimiser.add_param_group({"params": [later], "hess_init": {later: torch.ones(3)}})
-    assert len(optimiser.param_groups) == 2
-    optimiser.add_param_group({"params": [later]})
-    with optimiser.sampled_params():
-        pass
-    assert optimiser.state[later]["hess"].tolist() == pytest.approx([mean] * 2)
-
-
 # -- torch ----------------------------------------------------------------------------
 
 
@@ -549,7 +520,7 @@ def test_misuse_in_torch_has_a_sentence(torch_ivon):
 
 def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
     torch = pytest.importorskip("torch")
-    from torch.nn.functional import cross_entropy, log_softmax, mse_loss
+    from torch.nn.functional import cross_entropy, mse_loss
 
     from ngvi.torch import IVON
 
@@ -569,12 +540,8 @@ def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
         lambda out: cross_entropy(out, labels, reduction="none").sum(),
         lambda out: mse_loss(out, targets, reduction="sum"),
         lambda out: (out - targets).square().sum(),
-        lambda out: torch.tensor(2.0**16) * mse_loss(out, targets, reduction="sum"),  # a GradScaler
-        lambda out: -log_softmax(out, -1)[torch.arange(5), labels].sum(),
         lambda out: 0.01 * network.weight.square().sum() + cross_entropy(out, labels, **summed),
         lambda out: cross_entropy(out, labels, **summed) - out.sum() * 1e-3,
-        lambda out: cross_entropy(out, labels, label_smoothing=0.1, **summed),
-        lambda out: cross_entropy(out, out.detach().softmax(-1), **summed),
     ]
     for loss in sums:
         (words,) = said(loss, steps=2)  # once
@@ -584,12 +551,8 @@ def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
         lambda out: mse_loss(out, targets),
         lambda out: (out - targets).square().sum(1).mean(),
         lambda out: cross_entropy(out, labels, reduction="sum") / 5,
-        lambda out: torch.tensor(2.0**16) * (cross_entropy(out, labels, **summed) / 5),
-        lambda out: cross_entropy(out, labels, label_smoothing=0.1),
-        lambda out: cross_entropy(out, out.detach().softmax(-1)),
         lambda out: cross_entropy(out, labels) + 0.01 * network.weight.square().sum(),
         lambda out: 10.0 * cross_entropy(out, labels),
-        lambda out: sum(cross_entropy(out[:1], labels[:1]) for _ in range(3000)) / 3000,
         lambda out: cross_entropy(out, labels, reduction="sum") * 0.2,
         lambda out: (out - targets).square()[:1].sum(),  # one example
         lambda out: network.weight.square().sum(),
@@ -600,67 +563,6 @@ def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
     assert "a mean times ess=50" in words and "50 times too sharp" in words
     (words,) = said(means[0], ess=4.0)
     assert "ess=4 is below the 5 rows of one batch" in words
-
-
-def test_a_large_tensor_in_pieces_is_the_same_step(torch_ivon, monkeypatch):
-    import torch
-
-    from ngvi.networks.torch import vectors
-    from ngvi.torch import IVON
-
-    results = []
-    for size in (2**16, 7):
-        monkeypatch.setattr(vectors, "ON_CPU", size)
-        torch.manual_seed(2)
-        start = torch.linspace(-1, 1, 60).reshape(10, 6).t()  # not contiguous
-        params = [torch.nn.Parameter(start.clone(memory_format=torch.preserve_format))]
-        params += [torch.nn.Parameter(torch.tensor(0.5))]
-        optimiser = IVON(params, ess=10.0, beta2=0.9)
-        with optimiser.sampled_params(train=True):
-            for index, param in enumerate(params):
-                param.data.copy_(torch.linspace(-2, 2, param.numel()).reshape(param.shape))
-                (param.square().sum() + index).backward()
-        optimiser.step()
-        results.append(params)
-    assert _equal(*results)
-
-
-@pytest.mark.slow
-def test_ivon_opt_takes_the_same_steps_with_the_same_noise():
-    """A hundred steps of a network in float32, where ``ivon-opt`` is installed."""
-    ivon = pytest.importorskip("ivon")
-    torch = pytest.importorskip("torch")
-
-    from ngvi.torch import IVON
-
-    torch.manual_seed(0)
-    X, y = torch.randn(200, 20), torch.randint(5, (200,))
-    for options in (
-        {},
-        {"beta2": 0.99, "hess_init": 0.5, "weight_decay": 1e-2, "clip_radius": 0.1},
-        {"hess_init": 0.5, "groups": ({"hess_init": 2.0}, {"weight_decay": 1e-2})},
-    ):
-        one = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
-        two = copy.deepcopy(one)
-        own = options.pop("groups", ({}, {}))
-        split = [
-            [{"params": net[i].parameters(), **of} for i, of in zip((0, 2), own, strict=True)]
-            for net in (one, two)
-        ]
-        theirs = ivon.IVON(split[0], lr=0.1, ess=200.0, **options)
-        ours = IVON(split[1], 0.1, ess=200.0, **options)
-        for rows in torch.randint(200, (100, 32)):
-            for optimiser, net in ((theirs, one), (ours, two)):
-                with optimiser.sampled_params(train=True):
-                    optimiser.zero_grad()
-                    if optimiser is theirs:
-                        sample = [p.detach().clone() for p in net.parameters()]
-                    for param, value in zip(net.parameters(), sample, strict=True):
-                        param.data.copy_(value)
-                    torch.nn.functional.cross_entropy(net(X[rows]), y[rows]).backward()
-                optimiser.step()
-        for left, right in zip(one.parameters(), two.parameters(), strict=True):
-            torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
 
 
 def _worker(rank, path, samples, queue):
@@ -818,24 +720,6 @@ def test_optax_may_mask_a_frozen_part_accumulate_and_inject_options():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), moved, alone)
     with pytest.warns(UserWarning, match="Half-precision weights.*in float32"):
         ivon.init({"w": jnp.ones(2, jnp.float16)})
-
-
-def test_a_network_of_nnx_takes_three_changed_lines():
-    pytest.importorskip("numpyro")
-    nnx = pytest.importorskip("flax.nnx")
-    import jax
-    import jax.numpy as jnp
-
-    from ngvi.optax import ivon as make
-
-    network, ivon = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), make(0.1, ess=10.0)
-    optimiser = nnx.Optimizer(network, ivon, wrt=nnx.Param)
-    graph, before = nnx.split(network)
-    kernel = np.array(network.kernel[...])
-    weights = ivon.sample(jax.random.key(0), before, optimiser.opt_state)
-    gradients = jax.grad(lambda w: jnp.mean(nnx.merge(graph, w)(jnp.ones((3, 2))) ** 2))(weights)
-    optimiser.update(network, gradients, sample=weights)
-    assert not np.allclose(network.kernel[...], kernel)
 
 
 def test_misuse_in_jax_has_a_sentence():

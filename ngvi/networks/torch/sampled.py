@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ngvi._warn import warn
 from ngvi.errors import check_flag
-from ngvi.networks.equations import IvonEquations, check_hess_init, defaults_of, known_ivon
+from ngvi.networks.equations import IvonEquations, check_hess_init, check_ivon, defaults_of
 from ngvi.networks.torch.first_loss import FirstLoss
 from ngvi.networks.torch.vectors import (
     TrainedWeights,
@@ -331,7 +331,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         own = {name: options[name] for name in ("ess", *defaults_of(self.equations))}
         # Torch's schedulers end at zero, and a sample for a prediction is taken after that.
         lr = 1.0 if options["lr"] == 0 else options["lr"]
-        return known_ivon(lr, "lr", self.equations, **own)
+        return check_ivon(lr, "lr", self.equations, **own)
 
     def _require_sample(self) -> None:
         if self._is_open:
