@@ -165,7 +165,10 @@ MISTAKES = {
         "True is ignored beside family=",
     ),
     "no start": (lambda ppl: fit(ppl, init_loc_fn=0.0), "init_loc_fn must be .*init_to_value"),
-    "no plates": (lambda ppl: fit(ppl, create_plates=3), "create_plates must be a function"),
+    "no plates": (
+        lambda ppl: fit(ppl, create_plates=3),
+        r"create_plates= of the guide: write guide=",
+    ),
     "a traced fit": (traced, "fit decides on numbers.*outside"),
     # -- what is no model
     "no model": (lambda ppl: ppl.fit(None), "model must be a function.*got None"),

@@ -141,7 +141,6 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "batches": check_batches,
     "options": check_options,
     "init_loc_fn": lambda value, _: value if value is None else errors.check_init_loc_fn(value),
-    "create_plates": lambda value, _: errors.check_create_plates(value),
 }
 
 
@@ -197,6 +196,9 @@ HABITS = {
     "checkpoint=": "checkpoint_path checkpoint_dir checkpoint_file save_path",
     "family= and guide=": "method approximation autoguide guide_type posterior variational_family",
     "no device: fit computes where the data and the model's tensors are": "device gpu cuda",
+    "create_plates= of the guide: write guide=NaturalGaussianGuide(model, create_plates=...)": (
+        "create_plates"
+    ),
     SEED: "seed random_seed rng_seed random_state rng rng_key key prng_key",
 }
 _MEANT = {name: meant for meant, names in HABITS.items() for name in names.split()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -14,7 +13,7 @@ import numpy as np
 
 from ngvi.errors import check_model
 from ngvi.inference.api import account, found_optima, no_start, optimise
-from ngvi.inference.arguments import ModelCall, checked
+from ngvi.inference.arguments import ModelCall
 from ngvi.inference.batches import Batches
 from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
@@ -29,6 +28,7 @@ from ngvi.inference.outcome import NOT_CONVERGED, Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
 from ngvi.inference.request import (
+    FitArguments,
     Request,
     check_has_latents,
     check_same_latents,
@@ -42,7 +42,8 @@ from ngvi.inference.trace import Trace
 class FitCall:
     """What ``fit`` does with its arguments; a package subclasses it.
 
-    :param given: the arguments of ``fit``, by their names.
+    :param fit: the package's function.
+    :param args: of the model, as ``kwargs``.
     """
 
     result_type: Any  #: the package's ``FitResult``
@@ -59,32 +60,31 @@ class FitCall:
     log_densities: Callable[[Callable, tuple, dict[str, Any]], dict[str, np.ndarray]]
     gaussians: Callable[[Any], list[Any]]  #: the ``NaturalGaussianGuide`` in a guide
 
-    def __init__(self, given: dict[str, Any], fit: Callable) -> None:
-        self.start_time = time.perf_counter()
-        self.given = given = checked(self._of_one_family(given))
-        self.model, self.args, self.kwargs = given["model"], given["args"], given["kwargs"]
-        check_model(self.model)
+    def __init__(
+        self, fit: Callable, model: Callable, args: tuple, kwargs: dict, given: FitArguments
+    ) -> None:
+        self.given = self.request = given = given.of_one_family(self.mixture)
+        self.model, self.args, self.kwargs = model, args, kwargs
+        check_model(model)
         self.batches: Batches | None = None
-        if given["batches"] is not None:
-            self.batches = Batches(given["batches"], self.args, self.kwargs, self.to_own)
+        if given.batches is not None:
+            self.batches = Batches(given.batches, args, kwargs, self.to_own)
             self.args, self.kwargs = self.batches.first()
-        self.model_call = ModelCall(fit, self.model, self.args, self.kwargs, self.seed_in_words)
+        self.model_call = ModelCall(fit, model, self.args, self.kwargs, self.seed_in_words)
         self.model_call.check()
-        self.request = Request.of(given)
-        self.monitor = self.request.monitor()
+        self.monitor = given.monitor()
         self.monitor.first_phase = self.first_phase
-        warn_of_names(fit, self.model, self.args, given)
-        names = "family", "guide", "init", "init_loc_fn", "create_plates"
-        check_start(self.result_type, *(given[name] for name in names))
-        self.is_mixed = given["num_components"] != 1
+        warn_of_names(fit, model, self.args, given)
+        check_start(self.result_type, given)
+        self.is_mixed = given.num_components != 1
         if self.is_mixed:
             check_beside(given)
         # Of several components locals are taken as they are.
-        is_open = given["num_components"] in (1, AUTO)
+        is_open = given.num_components in (1, AUTO)
         self.reparametrize = check_reparametrize(given) if is_open else False
-        if given["init_loc_fn"] is not None:
-            self.starts = (given["init_loc_fn"],)
-        path = given["checkpoint"]
+        if given.init_loc_fn is not None:
+            self.starts = (given.init_loc_fn,)
+        path = given.checkpoint
         self.checkpoint = None if path is None else Checkpoint(path)
 
     # -- what a package adds ----------------------------------------------------------
@@ -128,7 +128,7 @@ class FitCall:
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """A search for several components that goes on from one Gaussian."""
-        self.monitor.phase, wanted = COMPONENTS, self.given["num_components"]
+        self.monitor.phase, wanted = COMPONENTS, self.given.num_components
         set_up = partial(self.set_up_mixture, first)
         return mixed(first, outcome, wanted, set_up, self.optimise, self.rng, self.request)
 
@@ -141,15 +141,6 @@ class FitCall:
 
         return self.set_up(None, make, first.model, "auto")
 
-    def _of_one_family(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with the base of a mixture, and the number of its components."""
-        family = given["family"]
-        if family == self.mixture.name or family is self.mixture:
-            family = self.mixture()
-        if not isinstance(family, self.mixture) or given["num_components"] != 1:
-            return given
-        return {**given, "family": family.base_family, "num_components": family.num_components}
-
     def own_fields(self) -> dict[str, Any]:
         """Fields of the result that only the package has."""
         return {}
@@ -160,23 +151,21 @@ class FitCall:
         """The first set-up, checked."""
         given = self.given
         if (seen := self.look(self.model, self.args, self.kwargs)) is not None:
-            check_seen(seen, self.model, self.args, self.kwargs, given["allow_prior"])
-            if given["init"] is not None and seen.latents:
-                check_has_latents(given["init"], seen.latents)
-            warn_of_unknown_sites(seen, given["init_loc_fn"])
+            check_seen(seen, self.model, self.args, self.kwargs, given.allow_prior)
+            if given.init is not None and seen.latents:
+                check_has_latents(given.init, seen.latents)
+            warn_of_unknown_sites(seen, given.init_loc_fn)
         self._begin_at_file()
         given = self.given
-        make_guide = guide_maker(
-            self.guide_type, given["family"], given["init"], given["create_plates"]
-        )
+        make_guide = guide_maker(self.guide_type, given.family, given.init)
         try:
-            ready = self.set_up(given["guide"], make_guide, self.model, given["curvature"])
+            ready = self.set_up(given.guide, make_guide, self.model, given.curvature)
         except TypeError as error:
             self.model_call.explain(error)
             raise
-        check_size(self.gaussians(ready.guide), given["family"], given["guide"], given["init"])
-        if given["init"] is not None:
-            check_same_latents(given["init"], self.gaussians(ready.guide))
+        check_size(self.gaussians(ready.guide), given.family, given.guide, given.init)
+        if given.init is not None:
+            check_same_latents(given.init, self.gaussians(ready.guide))
         if self.is_mixed and ready.has_start:
             check_density(ready.problem)
             self.mixture(ready.guide.family)  # whether it can be a base
@@ -206,13 +195,11 @@ class FitCall:
         if saved is None:
             return
         given, makes = self.given, None
-        if saved.meta["guide"]["family"] is None and given["guide"] is None:
-            makes = guide_maker(
-                self.guide_type, given["family"], given["init"], given["create_plates"]
-            )
+        if saved.meta["guide"]["family"] is None and given.guide is None:
+            makes = guide_maker(self.guide_type, given.family, given.init)
         run, kind = (self.args, self.kwargs), self.result_type
-        found = kind._files.result(kind, saved, self.model, run, given["guide"], makes)
-        self.given = {**given, "init": found}
+        found = kind._files.result(kind, saved, self.model, run, given.guide, makes)
+        self.given = dataclasses.replace(given, init=found)
         self.reparametrize = check_reparametrize(self.given)
 
     def _keep(self, problem: Problem, search: MultiStart) -> None:
@@ -243,9 +230,9 @@ class FitCall:
             outcome = no_start(problem)
         else:
             state = None
-            if self.given["init"] is not None:
-                state = problem.space.restored(self.given["init"].params)
-            elif self.given["guide"] is not None:
+            if self.given.init is not None:
+                state = problem.space.restored(self.given.init.params)
+            elif self.given.guide is not None:
                 state = problem.space.initial
             with self.leaving():
                 ready, outcome, problem = self._fitted(ready, problem, state)
@@ -262,7 +249,7 @@ class FitCall:
                 outcome,
                 problem,
                 self.request,
-                self.start_time,
+                self.request.started,
                 ready.error or self._why_no_start(outcome),
                 self.gaussians(ready.guide),
             ),

@@ -38,7 +38,6 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param init: go on from an earlier result of a model with the same latents.
 :param init_loc_fn: an initialisation strategy of the PPL's for the mean; by default zero on the
     unconstrained scale.
-:param create_plates: as for the guide.
 :param reparametrize: whether locals are by their modes (``ReparametrizedGaussianGuide``).
     ``"auto"`` fits them first, where the model has locals and the other arguments leave the choice.
     If that is not certified, or misses much, a Gaussian over all latents is fitted, and then both

@@ -24,7 +24,7 @@ from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS
 from ngvi.inference.outcome import Ending, Outcome
 from ngvi.inference.problem import Problem
-from ngvi.inference.request import Request
+from ngvi.inference.request import FitArguments, Request
 from ngvi.inference.search import Status
 from ngvi.inference.validation import bound_alone
 
@@ -32,29 +32,28 @@ AUTO, FROM_OPTIMA = "auto", "the optima of one Gaussian"
 #: What raises the number of components.
 MORE = "options=FitOptions(mixture=MixtureOptions(max_components=...))"
 #: Arguments of ``fit`` that leave no choice of the guide, or of which there is no one density.
-NOT_BESIDE = ("guide", "init", "batches", "create_plates", "process_group", "checkpoint")
+NOT_BESIDE = ("guide", "init", "batches", "process_group", "checkpoint")
 
 
-def check_beside(given: dict[str, Any]) -> None:
+def check_beside(given: FitArguments) -> None:
     """Refuse more components than the options allow, and arguments that do not go with several.
 
-    :param given: the arguments of ``fit``, by their names, checked.
     :raises ValueError: naming the argument.
     """
-    words, most = f"num_components={given['num_components']!r}", given["options"].mixture
-    if given["num_components"] != AUTO and given["num_components"] > most.max_components:
+    words, most = f"num_components={given['num_components']!r}", given.options.mixture
+    if given.num_components != AUTO and given.num_components > most.max_components:
         raise ValueError(
             f"{words} is more than the {most.max_components} components that a mixture may have: "
             f"{MORE} allows more."
         )
     for name in NOT_BESIDE:
-        if given.get(name) is not None:
+        if getattr(given, name) is not None:
             raise ValueError(
                 f"{words} is for guides that fit makes one after another, of all data in one "
                 f"process: leave {name}= out, or take SVI with NaturalGaussianGuide(model, "
                 "families.Mixture(...)), BLR() and NaturalELBO()."
             )
-    if given["reparametrize"] is True:
+    if given.reparametrize is True:
         raise ValueError(
             f"{words} takes locals as they are: leave reparametrize=True out, or num_components=."
         )

@@ -35,7 +35,7 @@ from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS
 from ngvi.inference.outcome import CERTIFIED, Ending, Outcome
 from ngvi.inference.problem import Problem
-from ngvi.inference.request import Request
+from ngvi.inference.request import FitArguments, Request
 from ngvi.inference.search import Status
 
 #: The name of a second fit among the restarts of a result.
@@ -43,7 +43,7 @@ BY_MODES = "locals by their modes"
 #: Ends that other locals would not change.
 FINAL = (Status.MAX_STEPS, Status.UNBOUNDED)
 #: Arguments of ``fit`` that leave no choice of the latents' coordinates.
-NO_CHOICE = "guide", "init", "family", "create_plates", "curvature", "batches", "process_group"
+NO_CHOICE = "guide", "init", "family", "curvature", "batches", "process_group"
 
 
 class Attempt(NamedTuple):
@@ -58,16 +58,16 @@ class Attempt(NamedTuple):
     is_enough: bool
 
 
-def check_reparametrize(given: dict[str, Any]) -> bool | str:
+def check_reparametrize(given: FitArguments) -> bool | str:
     """``fit``'s argument: False, True or ``"auto"``.
 
     :return: the same; False beside one that leaves no choice.
     :raises ValueError: for anything else, or for True beside one of these.
     """
-    reparametrize = given["reparametrize"]
+    reparametrize = given.reparametrize
     if not (isinstance(reparametrize, bool) or reparametrize == "auto"):
         raise ValueError(f"reparametrize must be 'auto', True or False, got {reparametrize!r}.")
-    others = [name for name in NO_CHOICE if not _is_default(given.get(name))]
+    others = [name for name in NO_CHOICE if not _is_default(getattr(given, name))]
     if others and reparametrize is True:
         raise ValueError(
             f"reparametrize=True is ignored beside {others[0]}=. Leave one of them out; "

@@ -94,15 +94,11 @@ class NutsPlan(NamedTuple):
 
     def accept_prob(self, asked: float | None, options: NutsOptions = OPTIONS) -> float:
         """The acceptance that the step size aims at."""
-        if asked is not None:
-            return asked
-        return options.accept_prob_of_metric if self.adapts_metric else options.accept_prob
+        return options.accept_prob[self.adapts_metric] if asked is None else asked
 
     def num_warmup(self, asked: int | None, options: NutsOptions = OPTIONS) -> int:
         """Transitions of the warm-up, of each chain."""
-        if asked is not None:
-            return asked
-        return options.warmup_of_metric if self.adapts_metric else options.warmup_of_step_size
+        return options.num_warmup[self.adapts_metric] if asked is None else asked
 
 
 class Chains(NamedTuple):
@@ -333,7 +329,7 @@ def _flat(draws: dict[str, np.ndarray]) -> np.ndarray:
     return np.concatenate([v.reshape(*v.shape[:2], -1) for v in draws.values()], 2, dtype=float)
 
 
-def _report(found: NutsResult) -> str:
+def _report(found: NutsResult, num_shown: int = 12) -> str:
     chains, count = found.sample_stats["diverging"].shape
     adapted = "step size and metric" if found.adapts_metric else "step size"
     begun = ""
@@ -357,9 +353,9 @@ def _report(found: NutsResult) -> str:
         for at in np.ndindex(mean.shape):
             rows.append((gap[at], next(labels), mean[at], sd[at], known[0][at], known[1][at]))
     rows.sort(key=lambda row: -row[0])
-    for _, label, *numbers in rows[: OPTIONS.num_shown]:
+    for _, label, *numbers in rows[:num_shown]:
         a, b, c, d = (f"{number:.4g}" for number in numbers)
         lines.append(f"  {label:<22}{a:>12}{b:>12}{c:>15}{d:>12}")
-    if len(rows) > OPTIONS.num_shown:
+    if len(rows) > num_shown:
         lines.append(f"  ... of {len(rows):,} those that the Gaussian has least right")
     return "\n".join(lines)

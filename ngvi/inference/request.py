@@ -6,7 +6,8 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from os import PathLike
 from typing import Any
 
 from ngvi._warn import warn
@@ -46,14 +47,6 @@ class Request:
         """What the search for other optima may cost, per cost of the way to the best."""
         return EFFORTS[self.effort]
 
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> Request:
-        """That of the arguments of ``fit``.
-
-        :param given: by their names.
-        """
-        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
-
     def monitor(self, num_steps: int = 0) -> Monitor:
         """What watches a search.
 
@@ -69,7 +62,40 @@ class Request:
         )
 
 
-def warn_of_names(fit: Callable, model: Callable, args: tuple, given: dict[str, Any]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FitArguments(Request):
+    """All keyword arguments of ``fit``, of both packages; see there."""
+
+    family: Any
+    num_components: int | str
+    guide: Any
+    init: Any
+    init_loc_fn: Callable | None
+    reparametrize: bool | str
+    curvature: str
+    checkpoint: str | PathLike | None
+    batches: Any
+    allow_prior: bool
+    rng_key: Any = None  #: of NumPyro
+    process_group: Any = None  #: of Pyro
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> FitArguments:
+        """Return those among the local names of ``fit``; each field without a default is needed."""
+        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
+
+    def of_one_family(self, mixture: Any) -> FitArguments:
+        """Return these with the base of a mixture, and the number of its components.
+
+        :param mixture: the package's family of this name.
+        """
+        family = mixture() if self.family in (mixture.name, mixture) else self.family
+        if not isinstance(family, mixture) or self.num_components != 1:
+            return self
+        return replace(self, family=family.base_family, num_components=family.num_components)
+
+
+def warn_of_names(fit: Callable, model: Callable, args: tuple, given: FitArguments) -> None:
     """Warn if an option of ``fit`` has the name of one of the model's own arguments.
 
     :param args: of the model, by place.
@@ -81,7 +107,7 @@ def warn_of_names(fit: Callable, model: Callable, args: tuple, given: dict[str, 
         return
     for name, option in inspect.signature(fit).parameters.items():
         is_option = option.kind is option.KEYWORD_ONLY
-        if is_option and name in own and given[name] is not option.default:
+        if is_option and name in own and getattr(given, name) is not option.default:
             warn(
                 f"{name}= is taken as fit's own, and the model, which has an argument of this "
                 "name, does not see it. Pass the model's by its place."
@@ -100,20 +126,14 @@ def check_guide(guide: Any) -> None:
         )
 
 
-def check_start(
-    result_type: Any,
-    family: Any,
-    guide: Any,
-    init: Any,
-    init_loc_fn: Callable | None,
-    create_plates: Callable | None,
-) -> None:
+def check_start(result_type: Any, given: FitArguments) -> None:
     """Refuse arguments of ``fit`` of which one would be ignored.
 
     :param result_type: of the results of the package.
     :raises TypeError: if ``init`` is no result.
     :raises ValueError: naming the two arguments.
     """
+    guide, init, family = given.guide, given.init, given.family
     if init is not None and not isinstance(init, result_type):
         raise TypeError(
             f"init must be the result of an earlier fit of {result_type._ppl.library}, got a "
@@ -126,18 +146,17 @@ def check_start(
             "fit has no factors of sites: use svi = SVI(model, guide, BLR(), NaturalELBO()) with a "
             "ConjugateGuide, or fit(model, ...), whose Gaussian takes those sites as well."
         )
-    given = {
+    has = {
         "family": not (isinstance(family, str) and family == "auto"),
-        "init_loc_fn": init_loc_fn is not None,
-        "create_plates": create_plates is not None,
+        "init_loc_fn": given.init_loc_fn is not None,
     }
-    for name in given if guide is not None else ():
-        if given[name]:
+    for name in has if guide is not None else ():
+        if has[name]:
             raise ValueError(
                 f"{name}= is ignored beside guide=, which has its own. Give it to the guide, "
                 f"NaturalGaussianGuide(model, ..., {name}=...), or leave guide= out."
             )
-    if init is not None and given["family"] and family != init.family_name:
+    if init is not None and has["family"] and family != init.family_name:
         raise ValueError(
             f"family={family!r} is ignored beside init=, which goes on with its own, "
             f"{init.family_name!r}. Leave family= out, or start anew without init=."

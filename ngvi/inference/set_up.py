@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ngvi._warn import warn
-from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
+from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError, NoLatentsError
+from ngvi.inference.first_look import nan_in_arguments
 from ngvi.inference.options import StartOptions
 from ngvi.inference.problem import Problem
 from ngvi.latents.local_blocks import NoLocalsError
@@ -48,7 +49,7 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     warn(f"{problem} time_limit= and Ctrl-C keep what there is.")
 
 
-def guide_maker(guide: Any, family: Any, init: Any, create_plates: Any) -> Callable:
+def guide_maker(guide: Any, family: Any, init: Any) -> Callable:
     """What makes the guide of a fit from a model and an ``init_loc_fn``.
 
     :param guide: a package's ``NaturalGaussianGuide``.
@@ -57,9 +58,7 @@ def guide_maker(guide: Any, family: Any, init: Any, create_plates: Any) -> Calla
 
     def make_guide(model: Callable, init_loc_fn: Callable) -> Any:
         make = partial(guide, family=family) if init is None else init._gaussian().again
-        return make(
-            model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE, create_plates=create_plates
-        )
+        return make(model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
 
     return make_guide
 
@@ -79,33 +78,68 @@ class Ready(NamedTuple):
     has_start: bool  #: whether the density is finite anywhere
 
 
+class SetUp(NamedTuple):
+    """What a package does for a set-up."""
+
+    #: The model with its discrete latents marked for enumeration.
+    enumerated: Callable[[Callable], Callable]
+    #: A standard normal latent of this name, drawn.
+    draw: Callable[[str], Any]
+    #: The sites of a run, each with its type.
+    sites: Callable[[], dict[str, Any]]
+    #: The model with log densities of zero, so that a guide can be set up.
+    without_densities: Callable[[Callable], Callable]
+    #: The model's arguments, with numpy's arrays.
+    arguments: Callable[[], tuple[tuple, dict[str, Any]]]
+
+
 def ready(
     model: Callable,
+    guide: Any,
     starts: Sequence[Any],
     at: Callable[[Callable, Any], tuple[Problem, Any]],
-    changed: Callable[[Callable, Exception], Callable | None],
-    without_densities: Callable[[Callable], Callable],
-    nan_arguments: Callable[[], str],
+    parts: SetUp,
 ) -> Ready:
     """Guide and problem at the first start that will do.
 
+    :param guide: the user's, or None.
     :param at: sets up problem and guide for a model and one of these.
-    :param changed: see :func:`with_what_it_needs`.
-    :param without_densities: the model with log densities of zero, so that a guide can be set up.
-    :param nan_arguments: see :func:`first_that_starts`.
     """
 
     def first(model: Callable) -> tuple[Any, Exception | None]:
-        return first_that_starts(partial(at, model), starts, InvalidStartError, nan_arguments)
+        return first_that_starts(
+            partial(at, model),
+            starts,
+            InvalidStartError,
+            lambda: ", ".join(nan_in_arguments(*parts.arguments())),
+        )
+
+    def changed(model: Callable, error: Exception) -> Callable | None:
+        if guide is not None:
+            return None
+        if isinstance(error, DiscreteLatentError):
+            return parts.enumerated(model)  # as NUTS does
+        has_parameters = any(site["type"] == "param" for site in parts.sites().values())
+        return _with_a_latent(model, parts.draw) if has_parameters else None
 
     model, made, error = with_what_it_needs(model, first, changed)
     try:
-        problem, guide = made or at(without_densities(model), starts[0])
+        problem, own = made or at(parts.without_densities(model), starts[0])
     except Exception:
         if error is None:
             raise
         raise error from None  # there is no result to put it into
-    return Ready(problem, guide, model, error, made is not None)
+    return Ready(problem, own, model, error, made is not None)
+
+
+def _with_a_latent(model: Callable, draw: Callable[[str], Any]) -> Callable:
+    """Return the model beside a standard normal latent, on which nothing depends."""
+
+    def with_a_latent(*args: Any, **kwargs: Any) -> Any:
+        draw(NO_LATENTS)
+        return model(*args, **kwargs)
+
+    return with_a_latent
 
 
 def first_that_starts(

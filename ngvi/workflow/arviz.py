@@ -6,13 +6,13 @@ ArviZ 1 has another one than ArviZ 0. It is imported on first use, for it takes 
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ngvi.errors import check_flag
+from ngvi.inference.chains import import_arviz
 from ngvi.inference.posterior import to_numpy
 from ngvi.latents.layout import Plate, Site
 
@@ -238,16 +238,3 @@ def _as_array(value: Any) -> np.ndarray | None:
         return None
     array = to_numpy(value)
     return array if array.dtype.kind in "biuf" else None
-
-
-def import_arviz() -> Any:
-    """The library."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # ArviZ 0.23 announces ArviZ 1
-            import arviz
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"This needs {error.name}: pip install {error.name}", name=error.name
-        ) from error
-    return arviz

@@ -31,7 +31,7 @@ def by_nuts(result: Any, request: NutsRequest, options: dict[str, Any]) -> NutsR
     total = chains.num_gradients + math.ceil(spent.total)
 
     def gaussian() -> dict[str, np.ndarray]:
-        draws = result.sample(nuts.OPTIONS.num_beside, corrected=False)
+        draws = result.sample(2000, corrected=False)
         return {name: to_numpy(value) for name, value in draws.items()}
 
     to_arviz = functools.partial(_of_chains, result)
@@ -54,13 +54,13 @@ def check_whitened(result: Any) -> None:
 
 def states_of(result: Any, problem: Problem, state: Any) -> list[Any]:
     """Return the fit's own state, and those of optima that may hold a part of the posterior."""
-    options, optima = nuts.OPTIONS, result.optima
+    optima = result.optima
     if problem.space.has_model_parameters:
         return [state]  # others are optima with other parameters of the model
     others = [
         optimum
-        for optimum in optima[1 : options.max_optima]
-        if optimum.bound > optima[0].bound - options.far_below
+        for optimum in optima[1:]
+        if optimum.bound > optima[0].bound - nuts.OPTIONS.far_below
     ]
     return [state, *(result._ppl.state_of(problem, optimum.params) for optimum in others)]
 

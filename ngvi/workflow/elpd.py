@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.workflow.arviz import import_arviz
+from ngvi.inference.chains import import_arviz
 from ngvi.workflow.loo import IMPROPER, MASKED, Pointwise
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.units import Units

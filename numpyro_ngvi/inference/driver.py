@@ -20,6 +20,7 @@ from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import FitOptions
+from ngvi.inference.request import FitArguments
 from ngvi.inference.set_up import Ready, in_arguments
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.mixture import Mixture
@@ -45,7 +46,6 @@ def fit(
     guide: Any = None,
     init: FitResult | None = None,
     init_loc_fn: Callable | None = None,
-    create_plates: Callable | None = None,
     reparametrize: bool | str = "auto",
     curvature: str = "auto",
     tolerance: float = 0.05,
@@ -79,7 +79,7 @@ def fit(
     :param rng_key: a JAX random key; by default ``jax.random.key(0)``.
     :raises TypeError: inside ``jax.jit``, ``jax.vmap`` and ``jax.grad``.
     """
-    call = _FitCall(dict(locals()), fit)
+    call = _FitCall(fit, model, args, kwargs, FitArguments.of(locals()))
     with call.monitor, full_products():
         return call.result(call.ready())
 
@@ -94,15 +94,16 @@ class _FitCall(FitCall):
     seed_in_words = "rng_key=jax.random.key(1)"
     first_phase = "compiling"
 
-    def __init__(self, given: dict[str, Any], fit: Callable) -> None:
-        super().__init__(given, fit)
+    def __init__(self, *call: Any) -> None:
+        super().__init__(*call)
+        given = self.given
         self._programs = PROGRAMS.counts  # before the fit
         self._found: dict = {}  # of the model, for all its guides
-        _check_numbers(self.args, {"rng_key": given["rng_key"], **self.kwargs})
-        given_key = given["rng_key"]
+        _check_numbers(self.args, {"rng_key": given.rng_key, **self.kwargs})
+        given_key = given.rng_key
         key = np.uint32(0) if given_key is None else typed_key(check_key(given_key))
         self._init_key, seeds, self._result_key = _keys(key)
-        _check_processes((self.args, self.kwargs), given["time_limit"], given["checkpoint"])
+        _check_processes((self.args, self.kwargs), given.time_limit, given.checkpoint)
         self.rng = np.random.default_rng(np.asarray(seeds))
 
     @staticmethod

@@ -24,6 +24,7 @@ from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
+from ngvi.inference.request import FitArguments
 from ngvi.inference.result import PLAN
 from ngvi.inference.set_up import Ready
 from pyro_ngvi.estimators.plan import Plan
@@ -52,7 +53,6 @@ def fit(
     guide: Any = None,
     init: FitResult | None = None,
     init_loc_fn: Callable | None = None,
-    create_plates: Callable | None = None,
     reparametrize: bool | str = "auto",
     curvature: str = "auto",
     tolerance: float = 0.05,
@@ -95,7 +95,7 @@ def fit(
         :class:`~pyro_ngvi.parallel.DataParallel`.
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
-    call = _FitCall(dict(locals()), fit)
+    call = _FitCall(fit, model, args, kwargs, FitArguments.of(locals()))
     with repeatable_noise(), poutine.block(), store_as_it_was() as keep, call.monitor, call.replays:
         ready = call.ready() if call.workers is None else shared(call.ready, call.workers)
         if ready.has_start:
@@ -112,10 +112,11 @@ class _FitCall(FitCall):
     gaussians = staticmethod(gaussians)
     seed_in_words = "pyro.set_rng_seed(1), before fit"
 
-    def __init__(self, given: dict[str, Any], fit: Callable) -> None:
+    def __init__(self, *call: Any) -> None:
         _check_gradients()
-        super().__init__(given, fit)
-        group, seeds = given["process_group"], torch.randint(2**32, (4,), device="cpu").tolist()
+        super().__init__(*call)
+        given = self.given
+        group, seeds = given.process_group, torch.randint(2**32, (4,), device="cpu").tolist()
         if self.batches is not None and group is not None:
             raise ValueError("batches= and process_group= do not go together: take one of them.")
         self.workers = None if group is None else Workers(group)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,14 @@ from pyro.infer import config_enumerate
 from pyro.infer.autoguide.initialization import init_to_feasible, init_to_median, init_to_uniform
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
 
 from ngvi._foreign import note_foreign_arguments
-from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError
+from ngvi.errors import InvalidStartError
 from ngvi.inference import set_up as shared
 from ngvi.inference.problem import Problem
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.guide.checks import check_precision
+from pyro_ngvi.inference.first_look import as_numpy
 from pyro_ngvi.inference.problem import make_problem
 from pyro_ngvi.inference.space import gaussians
 from pyro_ngvi.tracing.given_latents import check_no_new_latent
@@ -59,19 +58,18 @@ def set_up(
             check_precision(part.prototype_trace, part.posterior.loc)
         return problem, own
 
-    def changed(model: Callable, error: Exception) -> Callable | None:
-        if guide is not None:
-            return None
-        if isinstance(error, DiscreteLatentError):
-            return config_enumerate(model)  # as NUTS does
-        return _with_a_latent(model) if _has_parameters(model, args, kwargs) else None
-
-    nan_arguments = partial(shared.in_arguments, args, kwargs, _holds_nan)
+    parts = shared.SetUp(
+        enumerated=config_enumerate,
+        draw=lambda name: pyro.sample(name, dist.Normal(0.0, 1.0)),
+        sites=lambda: _parameters(model, args, kwargs),
+        without_densities=_WithoutDensities(),
+        arguments=lambda: as_numpy((args, kwargs)),
+    )
     with note_foreign_arguments(
         args, kwargs, "torch.as_tensor", (np.ndarray,), str(torch.get_default_dtype())
     ):
         try:
-            found = shared.ready(model, starts, at, changed, _WithoutDensities(), nan_arguments)
+            found = shared.ready(model, guide, starts, at, parts)
         except InvalidStartError as error:
             raise _without_sites(error) from None
     if found.has_start:
@@ -84,21 +82,10 @@ def _without_sites(error: Exception | None) -> InvalidStartError:
     return InvalidStartError(str(error).partition("\nTrace Shapes")[0])
 
 
-def _has_parameters(model: Callable, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether a model without latents has something to learn."""
+def _parameters(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     with poutine.block(), poutine.trace(param_only=True) as capture:
         model(*args, **kwargs)
-    return bool(capture.trace.nodes)
-
-
-def _with_a_latent(model: Callable) -> Callable:
-    """The model beside a standard normal latent, on which nothing depends."""
-
-    def with_a_latent(*args: Any, **kwargs: Any) -> Any:
-        pyro.sample(NO_LATENTS, dist.Normal(0.0, 1.0))
-        return model(*args, **kwargs)
-
-    return with_a_latent
+    return capture.trace.nodes
 
 
 def forget_others(guide: NaturalGaussianGuide) -> None:
@@ -129,11 +116,3 @@ class _WithoutDensities(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         if not site_is_subsample(msg):
             msg["fn"] = msg["fn"].mask(False)
-
-
-def _holds_nan(tree: Any) -> bool:
-    if isinstance(tree, dict):
-        return any(map(_holds_nan, tree.values()))
-    if isinstance(tree, (list, tuple)):
-        return any(map(_holds_nan, tree))
-    return isinstance(tree, (Tensor, float)) and bool(torch.isnan(torch.as_tensor(tree)).any())

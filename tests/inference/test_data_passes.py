@@ -126,8 +126,9 @@ def test_latents_of_rows_that_stand_twice_in_a_minibatch_have_the_bound_of_all(p
         return ppl.plate("rows", len(y), subsample_size=size)
 
     with ppl.float64():
-        y, options = ppl.array(y), {"reparametrize": False, "create_plates": plates}
-        whole, parts = (ppl.fit(model, y, size, **options) for size in (23, 9))
+        guides = (ppl.guide(model, create_plates=plates) for _ in range(2))
+        runs = zip((23, 9), guides, strict=True)
+        whole, parts = (ppl.fit(model, ppl.array(y), n, guide=guide) for n, guide in runs)
     assert parts.converged
     assert parts.bound == pytest.approx(whole.bound, abs=0.1)
     means = [ppl.numpy(found.posterior.mean) for found in (whole, parts)]

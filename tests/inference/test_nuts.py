@@ -20,19 +20,6 @@ from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
 # -- chains ---------------------------------------------------------------------------
 
 
-def autoregressive(rng, slope, num_chains=4, count=2000):
-    draws = rng.standard_normal((num_chains, count, 1))
-    for t in range(1, count):
-        draws[:, t] = slope * draws[:, t - 1] + np.sqrt(1 - slope**2) * draws[:, t]
-    return draws
-
-
-def test_effective_draws_are_those_of_a_known_autocorrelation(rng):
-    for slope in (0.0, 0.5, 0.8, -0.5):
-        found = chains.effective_draws(autoregressive(rng, slope))
-        assert found[0] == pytest.approx(8000 * (1 - slope) / (1 + slope), rel=0.2)
-
-
 def test_chains_that_disagree_in_place_or_width_are_found(rng):
     draws = rng.standard_normal((4, 500, 3))
     np.testing.assert_allclose(chains.error_of_stddevs(draws), 4000**-0.5, rtol=0.2)
@@ -46,11 +33,6 @@ def test_a_number_that_is_always_the_same_is_no_fault():
     constant = np.ones((2, 10, 1))
     assert chains.r_hat(constant) == 1.0 and chains.effective_draws(constant) == 20.0
     assert chains.error_of_stddevs(constant) == 0.0
-
-
-def test_the_energy_of_a_random_walk_tells_little(rng):
-    assert chains.energy_information(rng.standard_normal((2, 4000))) == pytest.approx(2, rel=0.1)
-    assert chains.energy_information(rng.standard_normal((2, 4000)).cumsum(1)) < 0.05
 
 
 # -- where they begin -----------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import time
@@ -23,7 +24,7 @@ from ngvi.inference.outcome import (
     Outcome,
     in_words,
 )
-from ngvi.inference.request import Request, check_start
+from ngvi.inference.request import FitArguments, Request, check_start
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import (
     MANY,
@@ -253,21 +254,19 @@ def test_cheap_steps_are_advised_for_many_latents_that_are_no_locals(recwarn):
 # -- what the user asks for ------------------------------------------------------------
 
 
-def test_a_request_is_that_of_fits_arguments():
-    given = {"tolerance": 0.1, "max_steps": 7, "options": None, "model": print, "effort": "quick"}
-    found = Request.of(given)
-    assert (found.tolerance, found.max_steps, found.share) == (0.1, 7, 0.0)
-    assert found.options == FitOptions()
+def test_no_argument_of_fit_is_lost(ppl):
+    fit = inspect.signature(ppl.package.fit).parameters.values()
+    given = {one.name: one.default for one in fit if one.kind is one.KEYWORD_ONLY}
+    own = FitArguments(**given)  # which refuses one that it has not, and misses none
+    assert len(given) <= 18
+    assert (own.share, own.time_limit, own.options) == (1.0, math.inf, FitOptions())
 
 
-class Earlier:
-    """A result."""
-
-    library, family_name = "tests_ngvi", "full"
-
-
-def test_the_family_of_an_earlier_result_may_be_named():
-    check_start(Earlier, "full", None, Earlier(), None, None)
+def test_the_family_of_an_earlier_result_may_be_named(ppl):
+    fit = inspect.signature(ppl.package.fit).parameters.values()
+    given = {one.name: one.default for one in fit if one.kind is one.KEYWORD_ONLY}
+    earlier = SimpleNamespace(family_name="full")
+    check_start(SimpleNamespace, FitArguments(**{**given, "family": "full", "init": earlier}))
 
 
 # -- setting up ------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def test_minibatches_visit_local_latents(ppl):
             x = ppl.sample("x", ppl.dist.Normal(mu, 1.0))
             ppl.sample("y", ppl.dist.Normal(x, 0.5), obs=y[index])
 
-    result = ppl.fit(model, ppl.array(y), create_plates=plates)
+    result = ppl.fit(model, ppl.array(y), guide=ppl.guide(model, create_plates=plates))
     assert result.converged
     prior = np.diag([4.0, 1.0, 1.0, 1.0, 1.0])  # of mu and of x - mu
     design = np.eye(5)
