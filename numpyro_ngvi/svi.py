@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.infer
 import numpyro.optim
 import optax
@@ -25,14 +24,6 @@ from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
 from numpyro_ngvi.parallel.watch import count_step, watch_those_of
 from numpyro_ngvi.tracing.compilation import SIZES, compiled
-
-#: What JAX raises where a model reads an array that is still to come.
-READS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
 
 
 class Looks(NamedTuple):
@@ -94,8 +85,6 @@ class SVI(numpyro.infer.SVI):
         self.state: SVIState | None = None
         self._last: SVIState | None = None  #: what :meth:`step` has left there
         self._compiled: dict[Any, Callable] = {}
-        self._reads_arrays = False  #: whether the model has to have its arrays as it is compiled
-        self._has_warned_of_constants = False
         self._num_steps = 0
         self._counts: tuple[list, list] = [], []  # of draws and of steps, of one under way
         self._has_warned_of_steps = False
@@ -149,8 +138,7 @@ class SVI(numpyro.infer.SVI):
         The first call initialises, and each new combination of shapes compiles. Arrays
         (and floats, and containers of them) may change from call to call without
         compiling again; anything else, such as ints, bools and strings, is a constant of
-        the compiled step. So are all arrays and floats where the model reads one as it runs, with
-        numpy's functions say: the step is then compiled anew for others.
+        the compiled step, which is compiled anew for another value.
 
         :return: the loss in nats, the negative bound on the log evidence before the step;
             an array of shape ``()``, so that nothing waits for the device until it is read.
@@ -177,13 +165,7 @@ class SVI(numpyro.infer.SVI):
             self._last = self.init(jax.random.key(0), *args, **kwargs)
         if self.state is not self._last and self._last is not None:  # else it is of init
             self._check_same_model(self.state, self._last)
-        try:
-            state, loss, num_dropped = self._updated(args, kwargs)
-        except READS:
-            if self._reads_arrays:
-                raise
-            self._reads_arrays = True
-            state, loss, num_dropped = self._updated(args, kwargs)
+        state, loss, num_dropped = self._updated(args, kwargs)
         is_lost = first and not jnp.isfinite(loss)
         self.state = self._last = None if is_lost else state
         if self._num_dropped is not None:
@@ -244,41 +226,14 @@ class SVI(numpyro.infer.SVI):
 
     def _updated(self, args: tuple, kwargs: dict[str, Any]) -> tuple[SVIState, jax.Array, Any]:
         leaves, structure = jax.tree.flatten((args, kwargs))
-        are_dynamic = [not self._reads_arrays and _is_dynamic(leaf) for leaf in leaves]
-        pairs = list(zip(leaves, are_dynamic, strict=True))
-        dynamic = [leaf if is_dynamic else None for leaf, is_dynamic in pairs]
-        static = tuple(None if is_dynamic else _Constant(leaf) for leaf, is_dynamic in pairs)
-        if (structure, static) not in self._compiled:
-            self._warn_of_constants(args, kwargs, structure, static)
+        dynamic = [leaf if _is_dynamic(leaf) else None for leaf in leaves]
+        static = tuple(None if _is_dynamic(leaf) else _Constant(leaf) for leaf in leaves)
         total = None if self._num_dropped is None else self._num_dropped.total
         return self._compiled_update(structure, static)(self.state, dynamic, total)
-
-    def _warn_of_constants(self, args: tuple, kwargs: dict, structure: Any, static: tuple) -> None:
-        """Warn, once, of an argument that changes from step to step and is compiled in."""
-        if self._has_warned_of_constants or self._reads_arrays:
-            return
-        for other_structure, other in self._compiled:
-            if other_structure != structure or len(other) != len(static):
-                continue
-            pairs = list(zip(static, other, strict=True))
-            if any((one is None) != (two is None) for one, two in pairs):
-                continue
-            changed = [index for index, (one, two) in enumerate(pairs) if one != two]
-            paths = jax.tree_util.tree_leaves_with_path((args, kwargs))
-            names = [_name_of(paths[index]) for index in changed]
-            warn(
-                f"svi.step compiles anew for each value of {', '.join(names)}, a constant of the "
-                "step, and keeps the last programs: give it as an array, jnp.asarray(value), if it "
-                "changes from step to step."
-            )
-            self._has_warned_of_constants = True
-            return
 
     def _compiled_update(self, structure: Any, static: tuple) -> Callable:
         key = (structure, static)
         if key not in self._compiled:
-            if self._reads_arrays:  # a program holds its arrays
-                self._compiled.clear()
             while len(self._compiled) >= SIZES.most_steps:
                 del self._compiled[next(iter(self._compiled))]
 
@@ -312,30 +267,21 @@ def _handlers() -> Callable[[], None]:
 
 
 class _Constant:
-    """A static argument, equal to another by value where it has one, else by identity."""
+    """A static argument, equal to another by value where it has a hash, else by identity."""
 
     def __init__(self, value: Any) -> None:
-        self.value = self._known = value
-        if isinstance(value, np.ndarray):  # which may be written into
-            self.value, self._known = value.copy(), (value.shape, value.dtype.str, value.tobytes())
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Constant) or type(self.value) is not type(other.value):
             return False
-        return self._known is other._known or bool(self._known == other._known)
+        return self.value is other.value or bool(self.value == other.value)
 
     def __hash__(self) -> int:
         try:
-            return hash((type(self.value), self._known))
+            return hash((type(self.value), self.value))
         except TypeError:
             return id(self.value)
-
-
-def _name_of(path_and_leaf: tuple[tuple, Any]) -> str:
-    """An argument in words, by its path in ``(args, kwargs)``."""
-    (kind, which, *rest), leaf = path_and_leaf
-    name = f"{which.key}=" if kind.idx else f"argument {which.idx + 1}"
-    return f"{name}{jax.tree_util.keystr(tuple(rest))} ({type(leaf).__name__})"
 
 
 def _counts_skipped(node: Any) -> bool:

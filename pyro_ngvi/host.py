@@ -11,7 +11,8 @@ and Python hears of it when it begins the next one (:class:`~ngvi.optim.arriving
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -100,6 +101,17 @@ class Reads:
         result = compute()
         numbers = measure(result)
         return result, self.now(*numbers) if numbers else []
+
+
+@contextmanager
+def label(name: str) -> Iterator[None]:
+    """Name what runs inside for torch's profiler, as ``jax.named_scope`` does for JAX's.
+
+    Without a profiler nothing is called, which a recording of operations would see.
+    """
+    is_on = torch.autograd._profiler_enabled()
+    with torch.profiler.record_function(name) if is_on else nullcontext():
+        yield
 
 
 def _vector(tensor: Tensor) -> Tensor:

@@ -193,7 +193,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
         def batch(draw_key: jax.Array) -> tuple[Averages, jax.Array]:
             points = self._points(draw_key, step, cost)
-            estimate = estimator(step.log_density, here, points)
+            with jax.named_scope("moments"):
+                estimate = estimator(step.log_density, here, points)
             estimate = step.with_visits(estimate, points, curvature == "stein")
             # Those of quadrature have the whole entropy in them, and no noise that others cancel.
             counts = {} if curvature == "quadrature" else step.visited
@@ -271,6 +272,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     # -- draws ------------------------------------------------------------------------
 
+    @jax.named_scope("draws")
     def _points(self, key: jax.Array, step: ElboStep, cost: EstimateCost) -> PointsBySite:
         here, count = step.here, cost.num_gradients
         if not step.has_partners:  # there are no other draws than those of the latent vectors

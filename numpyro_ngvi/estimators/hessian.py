@@ -73,6 +73,7 @@ class Hessian:
         of_params = jax.tree.map(lambda leaf: masked_mean(leaf, kept), found.params)
         return Averages(directions, values, kept, of_params)
 
+    @jax.named_scope("direction")
     def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
         """The natural gradient from the parts of the Hessian at the draws that are kept."""
         hessian = jax.tree.map(lambda leaf: masked_mean(leaf, kept), hessians)

@@ -33,9 +33,10 @@ def of_mixture(
     kept = jnp.all(by_component(finite_draws((found.values, found.by_site))), 0)
     weights = jnp.where(kept, points.weights, 0)
     weights = weights / jnp.sum(weights)
-    direction = family.bound_direction(
-        jnp.where(kept, values, 0), jnp.where(kept[:, None], slopes, 0), noise, weights
-    )
+    with jax.named_scope("direction"):
+        direction = family.bound_direction(
+            jnp.where(kept, values, 0), jnp.where(kept[:, None], slopes, 0), noise, weights
+        )
     shares = (family.weights[:, None] * weights).ravel()
     of_params = jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, 1), found.params)
     return Averages({site: direction}, dot(values.mT, family.weights), kept, of_params)

@@ -47,10 +47,11 @@ class Quadrature:
         with jax.default_matmul_precision("highest"):
             terms = find_terms(density, here, params, points.keys[0])
             found = expectations(terms, list(here.values()), JaxCalculus())
-            directions = {
-                site: family.bonnet_price(*part)
-                for (site, family), part in zip(here.items(), found.parts, strict=True)
-            }
+            with jax.named_scope("direction"):
+                directions = {
+                    site: family.bonnet_price(*part)
+                    for (site, family), part in zip(here.items(), found.parts, strict=True)
+                }
         entropy = sum(family.entropy() for family in here.values())
         # Values at draws without their noise: minus log q they are the bound, each of them.
         values = found.value + entropy + log_q(here, points.noise)

@@ -40,15 +40,18 @@ class Spherical:
         kept = finite_draws((found.values, found.by_site))
         weights = _without(points, kept)
         directions, spreads = {}, []
-        for site, family in here.items():
-            weighted = weights[:, None] * jnp.where(kept[:, None], found.by_site[site], 0)
-            if self.num_groups == 1:
-                directions[site] = family.natural_gradient_from_points(weighted, points.noise[site])
-                continue
-            directions[site], spread = family.natural_gradient_from_groups(
-                weighted, points.noise[site], self.num_groups
-            )
-            spreads.append(spread)
+        with jax.named_scope("direction"):
+            for site, family in here.items():
+                weighted = weights[:, None] * jnp.where(kept[:, None], found.by_site[site], 0)
+                if self.num_groups == 1:
+                    directions[site] = family.natural_gradient_from_points(
+                        weighted, points.noise[site]
+                    )
+                    continue
+                directions[site], spread = family.natural_gradient_from_groups(
+                    weighted, points.noise[site], self.num_groups
+                )
+                spreads.append(spread)
         of_params = jax.tree.map(lambda leaf: jnp.tensordot(points.weights, leaf, 1), found.params)
         together = jax.tree.map(lambda *parts: sum(parts), *spreads) if spreads else None
         return Averages(directions, found.values, kept, of_params, together)

@@ -39,6 +39,7 @@ class Stein:
         return Averages(directions, found.values, kept, of_params)
 
 
+@jax.named_scope("direction")
 def stein_direction(
     family: Family, gradient: jax.Array, noise: jax.Array, kept: jax.Array
 ) -> Family:

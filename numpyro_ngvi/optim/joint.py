@@ -105,6 +105,7 @@ class _Joint(NamedTuple):
         zero = jnp.asarray(np.int32(0))
         return JointState(zero, zero, self.rule.init(families), self.of_model.init(params))
 
+    @jax.named_scope("rule")
     def update(
         self, gradients: Any, state: JointState, params: Any = None
     ) -> tuple[Any, JointState]:

@@ -98,6 +98,7 @@ class LogDensity:
         """
         return self.with_mutable_state(latents, params, guide_key)[0]
 
+    @jax.named_scope("log_density")
     def with_mutable_state(
         self, latents: Latents, params: dict[str, Any], guide_key: jax.Array
     ) -> tuple[jax.Array, Any]:

@@ -35,7 +35,7 @@ from pyro_ngvi.estimators.quadrature import Quadrature
 from pyro_ngvi.estimators.stein import Stein, stein_direction
 from pyro_ngvi.families.low_rank_precision import MOMENTS
 from pyro_ngvi.guide.subsampled_latents import SPLIT_OVER_WORKERS
-from pyro_ngvi.host import Reads
+from pyro_ngvi.host import Reads, label
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 
@@ -160,7 +160,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             leaves: list[Tensor] | None = [] if estimates else None
             evaluate = Differentiator(density, plan, leaves, on_values, reads)
             points = self._points(here, cost)
-            estimate = estimator(evaluate, here, points)
+            with label("moments"):
+                estimate = estimator(evaluate, here, points)
             _count_visits(density, here, points, estimate, isinstance(estimator, Stein))
             estimates.append(estimate)
             if adapts:
@@ -211,6 +212,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     # -- draws ------------------------------------------------------------------------
 
+    @label("draws")
     def _points(self, here: Families, cost: EstimateCost) -> PointsBySite:
         """The draws of a step; those that have values, and Hessians, come first."""
         like = next(iter(here.values())).loc

@@ -15,7 +15,7 @@ from ngvi.estimators.points import Arrays, Families, PointsBySite
 from pyro_ngvi.estimators.moments import Averages, concatenated, finite_draws, nowhere, plus
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
-from pyro_ngvi.host import Reads
+from pyro_ngvi.host import Reads, label
 from pyro_ngvi.tracing import LogDensity, NoiseState
 
 #: Gradients by the tensors that they are of.
@@ -260,10 +260,11 @@ class FromGradients:
     def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
         found = evaluate(here, points, weighted=self.weighted)
         nothing = not self.weighted and not found.count()
-        directions = {
-            site: nowhere(family) if nothing else self.direction(site, family, found, points)
-            for site, family in here.items()
-        }
+        with label("direction"):
+            directions = {
+                site: nowhere(family) if nothing else self.direction(site, family, found, points)
+                for site, family in here.items()
+            }
         params = found.params
         if not self.weighted:
             params = [(leaf, gradient / found.count()) for leaf, gradient in params]

@@ -28,7 +28,7 @@ from pyro_ngvi.estimators.moments import (
     of_kept,
 )
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.host import on_device
+from pyro_ngvi.host import label, on_device
 from pyro_ngvi.tracing import LogDensity
 
 #: Products computed together: as many as this many bytes of intermediate results allow, to stay
@@ -64,6 +64,7 @@ class Hessian:
         dropped = len(points.weights) - count
         return Averages(directions, first.values, first.kept, lambda: dropped, params)
 
+    @label("direction")
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
         """The natural gradient from the sum of the parts of so many Hessians."""
         return family.bonnet_price(gradient, map_structure(lambda h: h / count, total))

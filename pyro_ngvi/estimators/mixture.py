@@ -7,6 +7,7 @@ import torch
 from ngvi.estimators.points import Families, PointsBySite
 from pyro_ngvi.estimators.differentiate import Differentiator, sums_by_leaf
 from pyro_ngvi.estimators.moments import Averages
+from pyro_ngvi.host import label
 
 
 def of_mixture(
@@ -27,12 +28,13 @@ def of_mixture(
     slopes = torch.stack([one.gradients[site] for one in found])
     weights = torch.where(kept, points.weights, 0.0)
     weights = weights / weights.sum()
-    direction = family.bound_direction(
-        torch.where(kept, values, 0.0),
-        torch.where(kept[:, None], slopes, 0.0),
-        points.noise[site],
-        weights,
-    )
+    with label("direction"):
+        direction = family.bound_direction(
+            torch.where(kept, values, 0.0),
+            torch.where(kept[:, None], slopes, 0.0),
+            points.noise[site],
+            weights,
+        )
     mean = family.weights @ values
     evaluate.listener = listener
     evaluate.report(points, mean, kept)

@@ -28,6 +28,7 @@ from ngvi.estimators.points import Families, PointsBySite, log_q
 from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
 from pyro_ngvi.estimators.differentiate import Differentiator, gradients_of, leaves_of
 from pyro_ngvi.estimators.moments import Averages, map_structure
+from pyro_ngvi.host import label
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import terms_of
 from pyro_ngvi.tracing.messengers import quiet
@@ -53,9 +54,10 @@ class Quadrature:
         count = evaluate.reads.later(kept.sum())
         # Without a wait for whether it is finite: the direction is not, if it is not.
         directions, nothing = {}, torch.where(found.is_finite, 0.0, torch.nan)
-        for (site, family), (gradient, hessian) in zip(here.items(), found.parts, strict=True):
-            hessian = map_structure(lambda h: torch.where(found.is_finite, h, 0.0), hessian)
-            directions[site] = family.bonnet_price(gradient + nothing, hessian)
+        with label("direction"):
+            for (site, family), (gradient, hessian) in zip(here.items(), found.parts, strict=True):
+                hessian = map_structure(lambda h: torch.where(found.is_finite, h, 0.0), hessian)
+                directions[site] = family.bonnet_price(gradient + nothing, hessian)
         return Averages(directions, values, kept, lambda: len(kept) - int(count()[0]), [])
 
 

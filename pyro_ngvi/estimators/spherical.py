@@ -19,7 +19,7 @@ from pyro_ngvi.estimators.mixture import of_mixture
 from pyro_ngvi.estimators.moments import Averages
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.forest import SparsePrecision
-from pyro_ngvi.host import on_device
+from pyro_ngvi.host import label, on_device
 
 
 @shared_doc(table.Spherical)
@@ -40,12 +40,13 @@ class Spherical(FromGradients):
             return super().__call__(evaluate, here, points)
         found = evaluate(here, points, weighted=True)
         directions, spreads = {}, []
-        for site, family in here.items():
-            weighted = self._weighted(found.gradients[site], found, points)
-            directions[site], spread = family.natural_gradient_from_groups(
-                weighted, points.noise[site], self.num_groups
-            )
-            spreads.append(spread)
+        with label("direction"):
+            for site, family in here.items():
+                weighted = self._weighted(found.gradients[site], found, points)
+                directions[site], spread = family.natural_gradient_from_groups(
+                    weighted, points.noise[site], self.num_groups
+                )
+                spreads.append(spread)
         spread = GroupSpread(*map(sum, zip(*spreads, strict=True)))
         return Averages(
             directions, found.values, found.kept, found.num_dropped, found.params, spread

@@ -28,7 +28,7 @@ from ngvi.optim.arriving import Arriving
 from ngvi.optim.rule import Rule
 from ngvi.optim.with_conjugate import WithConjugate, parted, with_conjugate
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
-from pyro_ngvi.host import FailedError
+from pyro_ngvi.host import FailedError, label
 from pyro_ngvi.optim.algebra import Algebra, algebra
 
 
@@ -185,7 +185,8 @@ class JointOptimizer(torch.optim.Optimizer):
         if state is None:
             state = JointState(0, 0, rule.init(here))
         try:
-            moved, rule_state = rule.step(gradients, state.rule, here, state.count)
+            with label("rule"):
+                moved, rule_state = rule.step(gradients, state.rule, here, state.count)
         except FailedError:
             self._skip(owners, families)
             return loss

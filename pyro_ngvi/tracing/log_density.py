@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ngvi.conjugate.site import num_columns, signs_of_runs
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.host import label
 from pyro_ngvi.tracing.arguments import signature
 from pyro_ngvi.tracing.batching import BatchedDerivatives, writing
 from pyro_ngvi.tracing.enumeration import enumerated_log_density
@@ -105,6 +106,7 @@ class LogDensity:
 
     # -- values -----------------------------------------------------------------------
 
+    @label("log_density")
     def __call__(
         self, latents: Latents, *, same_noise: bool = False, is_first_order: bool = False
     ) -> Tensor:
