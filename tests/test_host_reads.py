@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 
-import numpy as np
 import pytest
 
 from tests import models
@@ -200,30 +198,3 @@ def test_a_step_waits_as_seldom_as_it_says_pyro(name):
     ppl.forget()
     of_pyro = OF_PYRO[run.loss]
     assert of_pyro <= found.count / steps <= of_pyro + run.of_ours, found.count / steps
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_is_the_same_where_flags_arrive_late_pyro(name):
-    """With steps in it that are not taken, of which the next one may have to warn."""
-    pytest.importorskip("pyro")
-    ppl, runs, batches = load("pyro"), [], [Y, Y, np.nan * Y, Y, 1e4 * Y, Y]
-    for elsewhere in (contextlib.nullcontext, as_elsewhere):
-        ppl.forget()
-        ppl.lib.set_rng_seed(0)
-        with ppl.float64(), ppl.lib.validation_enabled(False), elsewhere():
-            svi = ppl.infer.SVI(*_made(ppl, RUNS[name]))
-            places, warned = [], []
-            for batch in batches:
-                with warnings.catch_warnings(record=True) as caught:
-                    warnings.simplefilter("always")
-                    svi.step(ppl.array(batch))
-                warned.append(any("was skipped" in str(one.message) for one in caught))
-                parameters = [ppl.numpy(one).ravel() for one in svi.guide.parameters()]
-                places.append(np.concatenate(parameters))
-            runs.append((np.array(places), svi.optim.num_skipped, warned))
-    ppl.forget()
-    (places, skipped, warned), (same, also_skipped, warned_later) = runs
-    np.testing.assert_array_equal(places, same)
-    assert np.isfinite(places).all() and warned[2]
-    assert skipped == also_skipped == sum(warned) == sum(warned_later)
-    assert warned_later[2] or warned_later[3]

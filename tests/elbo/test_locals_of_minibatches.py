@@ -58,20 +58,6 @@ def test_a_minibatch_of_all_elements_makes_the_step_of_a_plate_that_is_not_subsa
         np.testing.assert_allclose(ppl.numpy(part), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("family", LOCAL)
-def test_weights_of_one_leave_a_direction_as_it_is(ppl, family):
-    from ngvi.guide.subsampled_latents import natural_gradient_of_minibatch
-
-    guide = _guide(ppl, family)
-    here = _perturbed(ppl, _start(ppl, guide, BATCHES[0]))
-    direction = _perturbed(ppl, here)
-    ones = ppl.array(np.ones(here.dim))
-    found = ppl.compiled(natural_gradient_of_minibatch)(here, direction, ones)
-    for name, part in found.coordinates().items():
-        expected = ppl.numpy(getattr(direction, name))
-        np.testing.assert_allclose(ppl.numpy(part), expected, rtol=1e-12, atol=1e-14)
-
-
 # -- steps ----------------------------------------------------------------------------
 
 
@@ -163,58 +149,6 @@ def test_minibatches_find_the_posterior_of_a_linear_model(ppl, step_size):
     assert error[0] < 0.25
     assert error.max() < 0.3
     np.testing.assert_allclose(ppl.numpy(family.stddev), sd, rtol=0.02)
-
-
-@SLOW_IN_NUMPYRO
-def test_locals_are_found_as_soon_as_with_all_data(ppl):
-    """Noise in the globals does not keep groups from moving that are visited for the first time."""
-    svi = _of_run(ppl, None, 120)  # 24 visits of each
-    _, covariance = _exact()
-    sd = np.sqrt(np.diag(covariance))[1:]
-    conditional = 1.0 / np.sqrt(1 / 2.25 + EACH_GROUP)
-    assert conditional < sd.min()
-    np.testing.assert_allclose(ppl.numpy(svi.family.stddev)[1:], sd, rtol=0.03)
-
-
-def test_a_single_program_takes_many_steps():
-    """NumPyro: minibatches are drawn inside ``lax.scan``."""
-    import jax
-
-    from tests.ppl import NumPyro
-
-    ppl = NumPyro()
-    with ppl.precision("float64"):
-        model, create_plates = _linear(ppl)
-        guide = ppl.guide(model, "sparse_precision", create_plates=create_plates)
-        svi = ppl.svi(model, guide)
-
-        @jax.jit
-        def run(state):
-            return jax.lax.scan(lambda state, _: svi.svi.update(state), state, None, length=50)
-
-        end, losses = run(svi.state)
-        one_by_one = svi.run(50)
-        np.testing.assert_allclose(losses, one_by_one, rtol=1e-8)
-        found = svi.svi.get_params(end)["auto_posterior"]
-        np.testing.assert_allclose(found.loc, svi.family.loc, rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.fast_in_numpyro("VON")
-@pytest.mark.parametrize("name", ["VON", "VOGN", "IVON"])
-def test_other_rules_take_them_too(ppl, name):
-    model, create_plates = _linear(ppl)
-    ppl.forget()
-    guide = ppl.guide(model, "diagonal", create_plates=create_plates, init_scale=0.5)
-    optimiser = ppl.optimiser(name, 0.1)  # their own step sizes are networks'
-    svi = ppl.svi(model, guide, optimiser, ppl.elbo("NaturalELBO", num_particles=2))
-    wanted = _exact()[0]
-
-    def distance():
-        return np.linalg.norm(ppl.numpy(svi.family.mean) - wanted)
-
-    start = distance()
-    assert np.isfinite(svi.run(300)).all()
-    assert distance() < 0.5 * start
 
 
 # -- what a rule makes of it ----------------------------------------------------------

@@ -302,12 +302,6 @@ KINKS = {
     "abs": lambda np: lambda x: -5.0 * np.abs(x),
     "relu": lambda np: lambda x: -20.0 * np.where(x > 0.0, x, 0.0 * x),
 }
-SMOOTH = {
-    "Poisson": lambda np: lambda x: -np.exp(x),
-    "logistic": lambda np: lambda x: -20.0 * (np.log1p(np.exp(-np.abs(x))) + 0.5 * np.abs(x)),
-    "Student": lambda np: lambda x: -np.log1p(10.0 * x * x),
-    "linear": lambda np: lambda x: 3.0 * x,
-}
 
 
 def loss_with_hessians(ppl, log_density):
@@ -323,12 +317,6 @@ def loss_with_hessians(ppl, log_density):
 def test_the_site_of_a_kink_is_named(ppl, name):
     with pytest.raises(ValueError, match="'edge' has a curvature that its Hessian misses.*'stein'"):
         loss_with_hessians(ppl, KINKS[name](ppl.np))
-
-
-@pytest.mark.fast_in_numpyro("logistic")
-@pytest.mark.parametrize("name", SMOOTH)
-def test_a_smooth_density_has_its_hessian_though_it_is_written_with_abs(ppl, name):
-    assert np.isfinite(loss_with_hessians(ppl, SMOOTH[name](ppl.np)))
 
 
 # -- a loss that is scaled ------------------------------------------------------------

@@ -42,12 +42,6 @@ def arguments():
     return jnp.asarray(X), jnp.asarray((y > 0).astype(float))
 
 
-def regression(X, y):
-    weights = numpyro.sample("weights", dist.Normal(jnp.zeros(DIM), 2.0).to_event(1))
-    with numpyro.plate("data", len(y)):
-        numpyro.sample("y", dist.Normal(X @ weights, 0.5), obs=y)
-
-
 def logistic(X, y, subsample_size=None):
     weights = numpyro.sample("weights", dist.Normal(jnp.zeros(DIM), 2.0).to_event(1))
     with numpyro.plate("data", len(y), subsample_size=subsample_size) as index:
@@ -164,23 +158,6 @@ def test_value_gradient_and_curvature_are_those_of_one_minibatch(
         assert float(loss) == pytest.approx(-np.mean(values[:2]), rel=1e-10)
 
 
-def test_draws_may_be_run_one_after_another(numpyro_backend, rng):
-    args = arguments()
-    family = numpyro_backend.family("diagonal", *random_gaussian("diagonal", DIM, rng))
-    params = {PARAM: family, "other": jnp.zeros(())}  # so that values are differentiated again
-    together, apart = (
-        loss_and_gradients(
-            NaturalELBO(3, vectorize_particles=vectorize),
-            logistic,
-            prepared(logistic),
-            params,
-            *args,
-        )
-        for vectorize in (True, False)
-    )
-    assert_close(together, apart, 1e-12)
-
-
 # -- the rest of the model and of the guide -----------------------------------------------
 
 
@@ -269,28 +246,6 @@ def test_partners_of_another_kind_learn_beside_it(numpyro_backend):
     assert float(params["b_partner_scale"]) == pytest.approx(0.5, rel=0.2)
 
 
-def test_at_the_mean_partners_still_draw_their_own_values(numpyro_backend):
-    """The delta method is for the Gaussian; a partner's noise is averaged over as always."""
-    guide = two_guides(AutoNormal)
-    params = parameters(guide) | {"b_partner_scale": jnp.array(10.0)}
-    family = params[PARAM] = numpyro_backend.family("precision", [0.2], [[3.0]])
-    elbo = NaturalELBO(400, "mean")
-    _, gradients = loss_and_gradients(elbo, two_sites, guide, params)
-    slope = -float((family.precision * gradients[PARAM].loc)[0, 0])
-    expected = (float(params["b_partner_loc"]) - 0.2) * 4 + (1.0 - 0.2) * 4
-    # The mean of 400 draws with standard deviation 40.
-    assert slope == pytest.approx(expected, abs=4 * 40 / 20)
-
-
-def test_a_partner_that_draws_nothing_has_its_ordinary_gradient():
-    guide = two_guides(AutoDelta)
-    params = parameters(guide) | {"b_partner_loc": jnp.array(0.3)}
-    _, gradients = loss_and_gradients(NaturalELBO(4), two_sites, guide, params)
-    # d/db of (b - a)^2 / (2 0.25), with a averaged over antithetic draws.
-    expected = (0.3 - params[PARAM].mean[0]) / 0.25
-    assert float(gradients["b_partner_loc"]) == pytest.approx(float(expected), rel=1e-11)
-
-
 # -- trouble ------------------------------------------------------------------------------
 
 
@@ -339,18 +294,3 @@ def test_draws_that_are_not_finite_are_dropped_and_counted(
         warnings.simplefilter("error")  # the warning comes once
         run(params, random.key(0))
         assert elbo.num_dropped == 2
-
-
-@pytest.mark.parametrize("map_over", [jax.lax.map, lambda f, keys: jax.vmap(f)(keys)])
-def test_dropped_draws_are_counted_in_loops_and_batches(map_over):
-    guide = NaturalGaussianGuide(half_space, init_scale=1.0)
-    params, elbo = parameters(guide), NaturalELBO(40, "stein")
-
-    @jax.jit
-    def run(keys):
-        return map_over(lambda key: elbo.loss(key, params, half_space, guide), keys)
-
-    with pytest.warns(UserWarning, match="left out"):
-        losses, num_dropped = run(random.split(random.key(0), 3)), elbo.num_dropped
-    assert np.isfinite(losses).all()
-    assert num_dropped > 3  # of 120, about a sixth

@@ -163,16 +163,6 @@ def test_stock_svi_steps_with_it(curvature):
     assert float(guide.posterior.loc.grad.abs().sum()) == 0.0
 
 
-def test_gradients_accumulate_as_those_of_backward():
-    X, _, y = arguments()
-    guide = NaturalGaussianGuide(regression)
-    elbo = NaturalELBO(2, "mean")
-    elbo.loss_and_grads(regression, guide, X, y)
-    once = guide.posterior.loc.grad.clone()
-    elbo.loss_and_grads(regression, guide, X, y)
-    assert torch.allclose(guide.posterior.loc.grad, 2 * once)
-
-
 def test_differentiable_loss_has_the_same_value_and_gradients():
     model, args = pyro_models().hierarchy, arguments()
     guide = NaturalGaussianGuide(model)
@@ -190,38 +180,6 @@ def test_differentiable_loss_has_the_same_value_and_gradients():
     (2.0 * differentiable).backward()
     for p, e in zip(guide.parameters(), expected, strict=True):
         assert torch.allclose(p.grad, 2.0 * e)
-
-
-def test_it_is_a_module_for_torch_optimisers():
-    X, _, y = arguments()
-    with pyro.settings.context(module_local_params=True):
-        guide = NaturalGaussianGuide(regression)
-        guide(X, y)
-        loss_fn = NaturalELBO(4)(pyro.nn.PyroModule[torch.nn.Identity](), guide)
-        loss_fn.model = regression_module()
-        optimiser = torch.optim.SGD(guide.parameters(), lr=0.2)
-        for _ in range(50):
-            optimiser.zero_grad()
-            loss_fn(X, y).backward()
-            optimiser.step()
-        mean, _ = exact_posterior()
-        assert relative_error(guide.posterior.loc.detach(), mean) < 0.1
-
-
-def regression_module():
-    class Regression(pyro.nn.PyroModule):
-        def forward(self, X, y):
-            return regression(X, y)
-
-    return Regression()
-
-
-def test_without_gradients_there_is_still_a_loss():
-    X, _, y = arguments()
-    guide = NaturalGaussianGuide(regression)
-    with torch.no_grad():
-        assert np.isfinite(NaturalELBO(2).loss_and_grads(regression, guide, X, y))
-    assert guide.posterior.loc.grad is None
 
 
 # -- the rest of the model and of the guide -----------------------------------------------

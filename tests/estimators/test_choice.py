@@ -13,7 +13,6 @@ from ngvi.estimators.choice import (
     cost_of_group,
     cost_of_step,
     is_noisy,
-    points_at_once,
 )
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.table import ESTIMATORS
@@ -50,11 +49,6 @@ def test_auto_goes_around_a_log_density_without_hessians_and_says_why():
     assert choose("auto", 50_000, 5, no_hessian).curvature == "stein"
 
 
-def test_beside_partners_that_draw_auto_takes_many_random_draws():
-    assert choose("auto", 50, 50, lambda: None, partners=True).curvature == "hessian"
-    assert choose("auto", 50, 50, no_hessian, partners=True).curvature == "spherical"
-
-
 def test_auto_integrates_by_terms_where_latents_are_many_and_it_can():
     def no_sum():
         return NotAdditiveError("cholesky")
@@ -83,11 +77,6 @@ def test_of_structured_families_auto_integrates_where_locals_are_thousands():
     )
     fewer = choose("auto", many - 1, 5, never, not_additive=never, has_paths=True)
     assert fewer.curvature == "spherical"
-
-
-@pytest.mark.parametrize("curvature", ["spherical", "gauss_newton", "stein"])
-def test_what_is_asked_for_is_taken_without_a_look_at_the_hessian(curvature):
-    assert choose(curvature, 50, 50, never).curvature == curvature
 
 
 @pytest.mark.parametrize("curvature", ["hessian", "mean"])
@@ -153,9 +142,3 @@ def test_a_group_of_fit_costs_about_the_same_with_any_curvature():
     assert hessian.num_hessians == 64
     assert hessian.num_gradients + 2 * hessian.num_products < spherical.num_gradients
     assert cost_of_group("stein", 800, 5, 1000).num_gradients == 10
-
-
-def test_large_data_are_seen_at_fewer_points_at_once():
-    assert points_at_once(10) == 512
-    assert points_at_once(2**20) == 32
-    assert points_at_once(2**40) == 8

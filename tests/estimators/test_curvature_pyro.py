@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import weakref
 
@@ -19,9 +18,8 @@ from ngvi.latents import forest
 from pyro_ngvi import NaturalGaussianGuide
 from pyro_ngvi.estimators import HessianProducts, plan
 from pyro_ngvi.estimators.hessian import diagonals, hessians
-from pyro_ngvi.estimators.moments import finite_draws, map_structure, plus
-from pyro_ngvi.estimators.stein import stein_direction
-from pyro_ngvi.families import CovarianceCholesky, Diagonal, LowRankPrecision, MatrixNormal
+from pyro_ngvi.estimators.moments import plus
+from pyro_ngvi.families import CovarianceCholesky, LowRankPrecision
 from pyro_ngvi.networks.gauss_newton import GaussNewton, _columns, _rows, minus_squares
 
 
@@ -98,27 +96,6 @@ def test_a_backward_pass_that_cannot_be_batched_is_run_one_by_one():
     assert torch.allclose(actual, expected)
 
 
-def test_a_linear_function_has_a_hessian_of_zeros():
-    theta = torch.randn(2, 3, requires_grad=True)
-    (gradient,) = torch.autograd.grad((2 * theta).sum(), theta, create_graph=True)
-    actual = HessianProducts()(gradient, theta, np.arange(3), lambda x: 2 * x.sum(-1))
-    assert torch.equal(actual, torch.zeros(3, 2, 3))
-
-
-def test_totals_leave_out_what_is_not_kept():
-    theta, gradient, exact = draws()
-    products = HessianProducts()(gradient, theta, np.arange(4), log_density)
-    products[:, 1] = torch.nan
-    dense = hessians(products, CovarianceCholesky(torch.zeros(4), torch.eye(4)))
-    assert dense.finite().tolist() == [True, False, True]
-    assert torch.allclose(dense.total(dense.finite()), exact[[0, 2]].sum(0))
-    diagonal = hessians(products, Diagonal(torch.zeros(4), torch.ones(4)))
-    expected = exact[[0, 2]].sum(0).diagonal()
-    assert torch.allclose(diagonal.total(diagonal.finite()), expected)
-    diagonal = diagonals(products.diagonal(dim1=0, dim2=2))
-    assert torch.allclose(diagonal.total(diagonal.finite()), expected)
-
-
 @pytest.mark.parametrize("gradients", [_rows, _columns])
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 def test_rows_and_columns_give_the_same_gradients_of_examples(gradients, at_once):
@@ -158,36 +135,6 @@ def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(monkeypatch):
             actual.coordinates().values(), expected.coordinates().values(), strict=True
         ):
             assert torch.allclose(one, other)
-
-
-@pytest.mark.parametrize(
-    "family", [MatrixNormal(matrices=((1, 2, 3),)), LowRankPrecision(rank=2), Diagonal()]
-)
-def test_gradients_of_draws_give_what_autograd_does(family):
-    start = family.initial(torch.zeros(8), 0.7)
-    start = start.natural_step(start.natural_gradient(start.map(torch.randn_like)), 0.1)
-    gradients, noise = torch.randn(2, 4, 8)
-
-    def bound(*coordinates):
-        q = dataclasses.replace(start, **dict(zip(start.coordinates(), coordinates, strict=True)))
-        reparametrised = q.reparametrised(noise)
-        along = (gradients * q.draw_at(reparametrised)).sum(-1)
-        return (along - q.sticking_log_prob(reparametrised)).mean()
-
-    leaves = tuple(start.coordinates().values())
-    expected = torch.func.grad(bound, argnums=tuple(range(len(leaves))))(*leaves)
-    actual = stein_direction(gradients, noise, start)
-    for one, other in zip(actual.coordinates().values(), expected, strict=True):
-        assert torch.allclose(one, other)
-
-
-def test_finite_draws_and_nested_structures():
-    values = torch.tensor([1.0, torch.inf, 2.0])
-    matrices = torch.zeros(3, 2, 2)
-    matrices[2, 1, 0] = torch.nan
-    assert finite_draws(values, matrices).tolist() == [True, False, False]
-    one = torch.ones(())
-    assert map_structure(torch.add, (one, [one]), (one, [one])) == (2.0, (2.0,))
 
 
 def test_a_plan_keeps_no_draws_that_it_was_made_with(monkeypatch):

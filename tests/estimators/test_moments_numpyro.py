@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ngvi.latents import forest
-from numpyro_ngvi.estimators import Hessian, PointsBySite, Spherical, Stein, hessian
+from numpyro_ngvi.estimators import Hessian, PointsBySite, hessian
 
 DIM, NUM_DRAWS, NUM_DATA = 4, 6, 9
 
@@ -82,24 +82,6 @@ def test_hessians_are_averages_of_dense_derivatives(
     assert actual.kept.all()
 
 
-@pytest.mark.parametrize("limit", ["PRODUCTS_AT_ONCE", "MAX_BATCHED_PRODUCTS", "at_once"])
-def test_neither_products_nor_draws_need_to_fit_in_memory_at_once(
-    numpyro_backend, limit, monkeypatch, rng
-):
-    family = numpyro_backend.family("precision", *random_gaussian("precision", DIM, rng))
-    draws, context = draws_of(rng)
-    expected = run(Hessian(1, 512), draws, context, family)
-    if limit != "at_once":
-        monkeypatch.setattr(hessian, limit, 3)
-    # Passes of 2 for five draws: the last is filled up.
-    actual = run(Hessian(1, 2 if limit == "at_once" else 512), draws, context, family)
-    for one, other in zip(
-        jax.tree.leaves(actual.directions), jax.tree.leaves(expected.directions), strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
-    assert actual.kept.shape == expected.kept.shape
-
-
 @pytest.mark.parametrize("is_separable", [False, True])
 def test_a_diagonal_takes_two_products_or_as_many_as_latents_and_no_matrix(
     numpyro_backend, is_separable, monkeypatch, rng
@@ -143,52 +125,6 @@ def test_a_draw_in_which_anything_is_not_finite_is_left_out(numpyro_backend, bad
     keep = np.asarray(actual.kept)
     _, gradients, hessians = dense_derivatives(draws, context)
     assert_is_price_of(actual, family, gradients[keep].mean(0), hessians[keep].mean(0))
-
-
-@pytest.mark.parametrize("estimator", [Hessian(NUM_DRAWS, 8), Stein(8), Spherical(8)])
-def test_without_a_finite_draw_the_direction_is_not_finite(numpyro_backend, estimator, rng):
-    draws, context = draws_of(rng)
-    family = numpyro_backend.family("diagonal", np.zeros(DIM), np.ones(DIM))
-    actual = run(estimator, draws, context, family, lambda t, c: density(t, c) * jnp.log(-1.0))
-    assert not actual.kept.any()
-    assert any(jnp.isnan(leaf).any() for leaf in jax.tree.leaves(actual.directions))
-
-
-def test_one_evaluation_serves_all_sites(numpyro_backend, rng):
-    """Of two sites each has the derivatives given the other, as if it were alone."""
-    families = {
-        name: numpyro_backend.family("precision", *random_gaussian("precision", 2, rng))
-        for name in ("a", "b")
-    }
-    noise = {name: jnp.asarray(rng.normal(size=(NUM_DRAWS, 2))) for name in families}
-    weights, keys = jnp.full(NUM_DRAWS, 1 / NUM_DRAWS), jnp.zeros(NUM_DRAWS)
-    points = PointsBySite(noise, weights, keys)
-    calls = []
-
-    def both(latents, ordinary, key):
-        calls.append(0)
-        return density(jnp.concatenate([latents["a"], latents["b"]]), key)
-
-    def directions(density, families, points):
-        estimate = Hessian(NUM_DRAWS, 8)
-        return numpyro_backend.compiled(lambda: estimate(density, families, points).directions)()
-
-    together = directions(both, families, points)
-    assert len(calls) == 1
-    draws = points.of(families)
-    for name, other in (("a", "b"), ("b", "a")):
-
-        def alone(latents, ordinary, given, name=name, other=other):
-            parts = {name: latents[name], other: given}
-            return density(jnp.concatenate([parts["a"], parts["b"]]), 0.0)
-
-        here = {name: families[name]}
-        given = PointsBySite({name: noise[name]}, weights, draws[other])
-        expected = directions(alone, here, given)[name]
-        for one, reference in zip(
-            jax.tree.leaves(together[name]), jax.tree.leaves(expected), strict=True
-        ):
-            np.testing.assert_allclose(one, reference, rtol=1e-10)
 
 
 # -- Gauss-Newton -------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from ngvi.estimators.additive_terms import (
     evaluate,
 )
 from ngvi.estimators.nodes import nodes
-from ngvi.estimators.points import PointsBySite
 from tests.ppl import SLOW_IN_NUMPYRO
 
 COUNTS = np.array([3.0, 0.0, 7.0])
@@ -106,29 +105,6 @@ def test_moments_are_those_in_closed_form(ppl, name, rng):
     assert loss == pytest.approx(-expected_log_density(mean, covariance) - entropy, abs=1e-7)
     moments = derivatives(mean, covariance)
     assert_price(ppl, family, direction, *moments, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("ppl", ["numpyro"], indirect=True)
-def test_products_have_all_bits_where_a_gpu_would_drop_some(ppl):
-    """The log density's own as well: at the optimum they cancel."""
-    import jax
-
-    quadrature = ppl.module("estimators.quadrature")
-    X = ppl.array(np.eye(4, 3))
-
-    def density(latents, *_):
-        return (X @ latents["w"] - ppl.np.exp(X @ latents["w"])).sum()
-
-    def estimate(loc):
-        family = ppl.families.CovarianceCholesky(loc, ppl.array(np.eye(3)))
-        points = PointsBySite(
-            {"w": ppl.array(np.ones((2, 3)))}, ppl.np.zeros(2), jax.random.split(jax.random.key(0))
-        )
-        return quadrature.Quadrature()(density, {"w": family}, points)
-
-    program = str(jax.make_jaxpr(estimate)(ppl.array(np.zeros(3))))
-    count = program.count("dot_general[")
-    assert 4 < count == program.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")
 
 
 def kinked(ppl):
@@ -286,23 +262,6 @@ def test_what_torch_does_unseen_is_refused(function, words):
         terms_of(lambda x: function(torch, x), [torch.zeros(3)])
 
 
-@pytest.mark.parametrize("order", ["F", "C"])
-def test_a_square_matrix_in_the_order_of_its_columns_is_another(numpyro_backend, order):
-    import jax.numpy as jnp
-
-    from numpyro_ngvi.tracing.additive_terms import terms_of
-
-    x, weights = np.arange(9.0) / 9, np.arange(9.0).reshape(3, 3)
-
-    def function(x):
-        matrix = jnp.reshape(jnp.reshape(x, (3, 3)).T, (3, 3), order=order)
-        return jnp.sum(jnp.exp(matrix) * weights)
-
-    terms = terms_of(function, [x])
-    (found,) = evaluate([terms.result], {id(terms.latents[0]): x})
-    assert found == pytest.approx(float(function(x)))
-
-
 @SLOW_IN_NUMPYRO
 def test_the_terms_of_a_pass_over_minibatches_are_those_of_its_rows(ppl):
     """All of its questions have all rows once, and no noise of other minibatches."""
@@ -322,29 +281,6 @@ def test_the_terms_of_a_pass_over_minibatches_are_those_of_its_rows(ppl):
         return -result.losses[-1]
 
     assert bound(4) == pytest.approx(bound(None), abs=0.01)
-
-
-@SLOW_IN_NUMPYRO
-def test_many_raw_covariates_are_claimed_and_right(ppl):
-    rng = np.random.default_rng(0)
-    X = 800.0 + 60.0 * rng.normal(size=(150, 110))
-    y = (rng.random(150) < 1 / (1 + np.exp(-(X[:, :5] - 800.0) @ rng.normal(size=5) / 60))) * 1.0
-    X, y = ppl.array(X), ppl.array(y)
-
-    def model():
-        a = ppl.sample("a", ppl.dist.Normal(0.0, 50.0))
-        b = ppl.sample("b", ppl.dist.Normal(0.0, 0.01).expand([110]).to_event(1))
-        with ppl.plate("rows", 150):
-            ppl.sample("y", ppl.dist.Bernoulli(logits=a + X @ b), obs=y)
-
-    result = ppl.fit(model)
-    assert result.converged, result.reason
-    assert result.cost.products < 27 * 111  # two runs, and no state is integrated twice
-    # The same optimum by the Bayesian learning rule, which "auto" also gives no draws.
-    svi = ppl.svi(model, "covariance_cholesky")
-    losses = svi.run(60)
-    assert np.ptp(losses[-3:]) < 1e-4
-    assert abs(-result.losses[-1] - -losses[-1]) < 0.01
 
 
 # -- without tensors ------------------------------------------------------------------------------
@@ -388,56 +324,6 @@ def test_terms_of_a_program_are_found_and_give_its_value(rng):
         term.value([of_predictors[id(one)] for one in term.predictors]) for term in terms.terms
     ]
     assert terms.value(values) == pytest.approx(expected)
-
-
-def test_a_number_is_one_whichever_way_it_is_spread():
-    """As the shape of Gamma distributed rows, which is spread by steps and at once."""
-    reader = Reader()
-    b, c = reader.latent((4,)), reader.latent(())
-    one = reader.apply(operation(Kind.COPY, lambda x: np.reshape(x, (1,))), [c], (1,))
-    by_steps = reader.apply(FILL, [reader.apply(EXP, [one], (1,))], (4,))
-    at_once = reader.apply(FILL, [c], (4,))
-    product = reader.apply(MULTIPLY, [reader.apply(EXP, [b], (4,)), by_steps], (4,))
-    product = reader.apply(MULTIPLY, [product, at_once], (4,))
-    assert product.level is Level.LOCAL
-    back = reader.apply(operation(Kind.COPY, lambda x: np.reshape(x, ())), [one], ())
-    assert back is c
-
-
-def test_parts_that_see_less_are_terms_of_their_own(rng):
-    """The logarithm of a Gamma function costs as much as all else, and sees one number."""
-    reader = Reader()
-    b, c = reader.latent((4,)), reader.latent(())
-    rate = reader.apply(EXP, [b], (4,))
-    shape = reader.apply(EXP, [c], ())
-    product = reader.apply(MULTIPLY, [rate, reader.apply(FILL, [shape], (4,))], (4,))
-    of_shape = reader.apply(FILL, [reader.apply(EXP, [shape], ())], (4,))
-    rows = reader.apply(SUBTRACT, [product, of_shape], (4,))
-    negative = reader.apply(operation(Kind.SUM, np.negative), [rows], (4,))
-    assert negative.level is Level.LOCAL
-    terms = AdditiveTerms.of(reader.apply(TOTAL, [negative], ()), [b, c])
-    assert sorted((len(term.predictors), term.node.shape) for term in terms.terms) == [
-        (1, ()),
-        (2, (4,)),
-    ]
-    at = {id(b): rng.normal(size=4), id(c): np.array(0.3)}
-    known = dict(zip(map(id, terms.predictors), evaluate(terms.predictors, at), strict=True))
-    values = [term.value([known[id(one)] for one in term.predictors]) for term in terms.terms]
-    expected = 4 * np.exp(np.exp(0.3)) - np.exp(at[id(b)] + 0.3).sum()
-    assert terms.value(values) == pytest.approx(expected)
-
-
-def test_a_function_of_a_sum_that_goes_by_elements_is_one_of_its_predictors(rng):
-    """As of ``eta - log(size)`` with a positive ``size``, in a negative binomial."""
-    reader = Reader()
-    eta, scale = (reader.latent((4,)) for _ in range(2))
-    difference = reader.apply(SUBTRACT, [eta, reader.apply(EXP, [scale], (4,))], (4,))
-    whole = reader.apply(EXP, [difference], (4,))
-    terms = AdditiveTerms.of(reader.apply(TOTAL, [whole], ()), [eta, scale])
-    (term,) = terms.terms
-    x, y = rng.normal(size=(2, 4))
-    found = term.value([{id(eta): x, id(scale): y}[id(one)] for one in term.predictors])
-    np.testing.assert_allclose(found, np.exp(x - np.exp(y)))
 
 
 def test_what_fits_nowhere_is_refused(rng):

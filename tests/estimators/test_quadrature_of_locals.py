@@ -12,7 +12,6 @@ from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.estimators.additivity import check_paths, check_smooth
 from ngvi.estimators.quadrature import expectations, num_probes
 from ngvi.latents.forest import forest_from_indices
-from tests.ppl import SLOW_IN_NUMPYRO
 
 #: Of two globals, two regions and three places in each: counts by place.
 COUNTS = np.array([3.0, 0.0, 7.0, 2.0, 2.0, 5.0])
@@ -112,37 +111,6 @@ def test_a_term_that_sees_several_locals_is_refused(ppl, rng):
         expected(ppl, function, [dense(ppl, one)])
 
 
-def test_a_term_that_sees_locals_of_two_plates_is_refused(ppl):
-    """Side by side they share columns as well."""
-    pieces = [np.arange(3)[None], np.arange(3, 5)[None], np.array([[5]])]
-    structure = forest_from_indices(pieces, [2, 2, None])
-    one = ppl.families.SparsePrecision(structure=structure).initial(ppl.array(np.zeros(6)), 0.4)
-
-    def apart(theta):
-        return -ppl.np.cosh(theta[:3] - theta[5]).sum() - ppl.np.cosh(theta[3:5] + theta[5]).sum()
-
-    def crossed(theta):
-        return -ppl.np.cosh(theta[:2] + theta[3:5]).sum()
-
-    expected(ppl, apart, [one])
-    with pytest.raises(NotAdditiveError, match="several locals"):
-        expected(ppl, crossed, [one])
-
-
-def test_blocks_that_share_no_columns_may_be_seen_together(ppl):
-    """Those of two sites without a plate, beside blocks of a plate, which do share theirs."""
-    structure = forest_from_indices([np.arange(2)[None], np.arange(2, 5)[None]])
-    blocks = ppl.families.BlockDiagonal(structure=structure, independent=(False, True))
-    one = blocks.initial(ppl.array(np.zeros(5)), 0.4)
-
-    def function(theta):
-        return -ppl.np.cosh(theta[0] + theta[1]) - ppl.np.cosh(theta[2:] - theta[1]).sum()
-
-    assert num_probes(one) == 3
-    found, wanted = (expected(ppl, function, [q]) for q in (one, dense(ppl, one)))
-    assert float(found.value) == pytest.approx(float(wanted.value), abs=1e-10)
-
-
 @pytest.mark.parametrize("stddev", [0.3, 1.0])
 @pytest.mark.parametrize("power", [1.0, 2.0])
 def test_a_kink_beside_a_scale_that_is_learnt_is_refused(ppl, stddev, power):
@@ -192,23 +160,3 @@ def test_fit_integrates_the_bound_of_a_model_with_locals(ppl, dtype, rng):
     value += (counts * loc[2:] - rates).sum() - sum(math.lgamma(1.0 + count) for count in counts)
     entropy = 0.5 * np.linalg.slogdet(covariance)[1] + 42 * (half + 0.5)
     assert result.bound == pytest.approx(value + entropy, abs=1e-6 if dtype == "float64" else 1e-2)
-
-
-@SLOW_IN_NUMPYRO
-def test_an_effect_in_an_axis_of_its_own_is_as_one_without(ppl, rng):
-    """Of arrays that differ in the length of an axis alone the shorter is spread as well."""
-    places = ppl.index(np.repeat([0, 1], 3))
-
-    def in_an_axis(theta):
-        effects = theta[4:].reshape(6, 1)
-        scale = ppl.np.exp(theta[1:2])
-        return ppl.dist.Normal(theta[2:4].reshape(2, 1)[places], scale).log_prob(effects).sum()
-
-    def without(theta):
-        return ppl.dist.Normal(theta[2:4][places], ppl.np.exp(theta[1])).log_prob(theta[4:]).sum()
-
-    one = family(ppl, "sparse_precision", rng)
-    found, wanted = (expected(ppl, function, [one]) for function in (in_an_axis, without))
-    assert float(found.value) == pytest.approx(float(wanted.value), abs=1e-12)
-    for parts in zip(found.parts[0], wanted.parts[0], strict=True):
-        np.testing.assert_allclose(*map(ppl.numpy, parts), rtol=1e-12, atol=1e-12)

@@ -247,35 +247,6 @@ def test_step_compiles_once_for_arguments_of_one_shape():
     assert len(calls) > compiled
 
 
-def test_a_model_may_read_its_arrays_in_a_step():
-    """Which rows are missing, by numpy, as in NumPyro's tutorial on imputation."""
-    calls = []
-
-    def model(y, values):
-        calls.append(1)
-        missing = np.flatnonzero(np.isnan(y))
-        mu = numpyro.sample("mu", dist.Normal(0.0, 10.0))
-        with numpyro.plate("missing", len(missing)):
-            unseen = numpyro.sample("unseen", dist.Normal(0.0, 1.0).mask(False))
-        filled = jnp.asarray(values).at[missing].set(unseen)
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=filled)
-
-    y = np.where(np.arange(len(Y)) < 2, np.nan, Y)
-    guide = NaturalGaussianGuide(model)
-    svi = StatefulSVI(model, guide, Snngm(0.01), Trace_ELBO(), rng_key=jax.random.key(0))
-    one = svi.step(y, np.zeros(len(Y)))
-    compiled = len(calls)
-    svi.step(y.copy(), np.zeros(len(Y)))  # the same numbers
-    assert len(calls) == compiled
-    values = np.nan_to_num(y)
-    other = svi.step(y, values)
-    assert other != one
-    compiled = len(calls)
-    values[2:] += 100.0  # written into by its owner
-    assert svi.step(y, values) > other + 100.0
-    assert len(calls) > compiled
-
-
 def test_init_update_run_and_evaluate_are_the_stock_ones(location):
     svi = StatefulSVI(location, NaturalGaussianGuide(location), Snngm(), Trace_ELBO())
     result = svi.run(jax.random.key(0), 3, jnp.asarray(Y), progress_bar=False)

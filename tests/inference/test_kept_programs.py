@@ -90,22 +90,6 @@ def test_other_data_of_the_same_shapes_compile_nothing(xla):
         np.testing.assert_array_equal(second.predictive()[name], draws)
 
 
-def test_data_that_a_model_holds_are_no_part_of_its_programs(xla):
-    def model_of(x, y):
-        def model():
-            slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
-            numpyro.sample("y", dist.Normal(slope * x, 1.0).to_event(1), obs=y)
-
-        return model
-
-    (_, _), (x, y) = both = [list(map(jnp.asarray, data(seed))) for seed in (0, 1)]
-    fitted(model_of(*both[0]))
-    xla.clear()
-    result = fitted(model_of(x, y))
-    assert xla == []
-    np.testing.assert_allclose(result.family.loc[0], x @ y / (1.0 + x @ x), rtol=1e-4)
-
-
 def test_a_model_whose_structure_follows_the_values_of_its_data():
     def model(x, y):
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
@@ -157,20 +141,6 @@ def test_a_model_with_a_closure_that_is_replaced():
     assert one.family.loc[0] != pytest.approx(1.6, abs=0.1)
 
 
-def test_a_method_of_an_object_that_changes():
-    class Model:
-        scale = 1.0
-
-        def __call__(self, y):
-            mean = numpyro.sample("mean", dist.Normal(0.0, self.scale))
-            numpyro.sample("y", dist.Normal(mean, 1.0).expand([len(y)]), obs=y)
-
-    model, y = Model(), np.full(4, 2.0)
-    fitted(model, y)
-    model.scale = 0.5
-    assert fitted(model, y).family.loc[0] == pytest.approx(2.0 * 4 / (4 + 4), abs=1e-3)
-
-
 def test_a_model_that_does_the_same_is_differentiated_once(monkeypatch):
     from numpyro_ngvi.inference.evaluation import Evaluation
 
@@ -197,31 +167,6 @@ def groups(y):
     with numpyro.plate("groups", len(y)):
         effect = numpyro.sample("effect", dist.Normal(0.0, scale))
         numpyro.sample("y", dist.StudentT(5.0, effect + OFFSET, 1.0), obs=y)
-
-
-def test_a_map_by_modes_of_a_model_with_a_global_that_changes(monkeypatch):
-    from numpyro_ngvi import ReparametrizedGaussianGuide
-
-    y = np.arange(4.0)
-
-    def evidence():
-        guide = ReparametrizedGaussianGuide(groups)
-        with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as trace:
-            guide(y)
-        posterior = {name: s["value"] for name, s in trace.items() if s["type"] == "param"}
-        return float(guide.laplace(posterior))
-
-    before = evidence()
-    monkeypatch.setitem(globals(), "OFFSET", 5.0)
-    after = evidence()
-    PROGRAMS.clear()
-    assert evidence() == after != before
-
-
-def test_static_arguments_are_part_of_a_program():
-    x, y = data()
-    narrow, wide = (fitted(line, x, y, scale) for scale in (0.1, 10.0))
-    assert abs(narrow.family.loc[0]) < abs(wide.family.loc[0])
 
 
 def test_a_program_that_calls_back_a_users_function_is_not_kept():
@@ -272,13 +217,6 @@ def test_programs_hold_neither_models_nor_data():
     found = things()
     gc.collect()
     assert [one() for one in found] == [None] * 3
-
-
-def test_few_programs_are_kept(monkeypatch):
-    monkeypatch.setattr(PROGRAMS, "most", 3)
-    for count in range(2, 8):
-        compiled(lambda x: x * 2.0)(jnp.ones(count))
-    assert len(PROGRAMS) == 3
 
 
 def test_threads_share_programs():

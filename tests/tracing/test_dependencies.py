@@ -21,12 +21,6 @@ def _set_up(ppl, model, family="sparse_precision"):
     return guide
 
 
-def _read(ppl, guide):
-    """The guide's posterior before training."""
-    params = {"auto_posterior": ppl.initial(guide)}
-    return guide.get_posterior(*([params] if ppl.is_numpyro else []))
-
-
 @pytest.mark.fast_in_numpyro("slopes-*", "nested-*", "two_plates-*")
 @pytest.mark.parametrize(
     ("model", "words"),
@@ -48,32 +42,6 @@ def test_the_structure_is_found_and_printed(ppl, model, words):
     assert guide.family.describe() == words
     assert words in repr(guide)
     assert "sparse_precision" in repr(guide) and "kB" in repr(guide)
-
-
-def test_in_raw_units_the_hessian_is_looked_at_near_the_start(ppl):
-    """Half a unit away the rates, outside of the plate, overflow."""
-
-    def model():
-        with ppl.plate("groups", 5):
-            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        ppl.factor("rates", -ppl.np.sum(ppl.np.exp(1e4 * effect**2)))
-
-    guide = _set_up(ppl, model)
-    assert guide.family.describe() == "5 locals of size 1"
-
-
-def test_components_of_a_mixture_are_no_locals_though_one_has_no_rows_near_the_start(ppl):
-    y = ppl.array([-1.0, 0.0, 2.0])
-
-    def model():
-        with ppl.plate("components", 2):
-            mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 10.0))
-        logs = -0.5 * ((y[:, None] - mean) / 0.01) ** 2
-        ppl.factor("rows", ppl.np.logaddexp(logs[:, 0], logs[:, 1]).sum())
-
-    with pytest.warns(UserWarning, match="'mean' .*depends on itself across plate 'components'"):
-        guide = _set_up(ppl, model)
-    assert guide.family.name == "covariance_cholesky"
 
 
 @pytest.mark.fast_in_numpyro("slopes", "nested")
@@ -141,21 +109,6 @@ def test_declared_locals_that_depend_on_each_other_are_refused(ppl, model):
 def test_too_many_globals_are_refused_by_site(ppl, model):
     with pytest.raises(ValueError, match=r"3000 globals.*'weights' \(3000\)"):
         _set_up(ppl, model)
-
-
-@pytest.mark.parametrize("family", ["sparse_precision", "block_diagonal"])
-@pytest.mark.parametrize("model", ["large"], indirect=True)
-def test_nothing_is_densified(ppl, model, family):
-    guide = _set_up(ppl, model, family)
-    posterior = _read(ppl, guide)
-    dim = 20_001
-    assert posterior.mean.shape == posterior.variance.shape == (dim,)
-    np.testing.assert_allclose(ppl.numpy(posterior.variance), 0.01, rtol=1e-6)
-    value = posterior.mean + 0.1
-    expected = -0.5 * dim * (1 + np.log(2 * np.pi * 0.01))
-    np.testing.assert_allclose(float(posterior.log_prob(value).item()), expected, rtol=1e-9)
-    with pytest.raises(ValueError, match="linear in the number of its blocks"):
-        _ = posterior.covariance_matrix
 
 
 def test_a_model_that_reads_its_data_as_it_is_traced_still_has_a_hessian():

@@ -22,10 +22,10 @@ from jax import random
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO
-from numpyro.infer.autoguide import AutoGuideList, AutoNormal
+from numpyro.infer.autoguide import AutoGuideList
 
 from numpyro_ngvi import NaturalGaussianGuide
-from numpyro_ngvi.tracing import LogDensity, posteriors_in, sites_without_hessian
+from numpyro_ngvi.tracing import LogDensity, sites_without_hessian
 
 SITE = "_auto_latent"
 
@@ -110,23 +110,6 @@ def test_the_log_density_is_the_model_term_of_the_stock_elbo(name, subsample_siz
         assert float(actual) == pytest.approx(float(expected), rel=1e-12, abs=1e-8)
 
 
-def test_sites_are_added_in_the_models_order():
-    """That of a set of names, as in ``Trace_ELBO``, is another one in each process: a bound that is
-    rounded otherwise, and no fit goes on bit for bit from a checkpoint."""
-    terms = [1e17, 1.0, -1e17, 3.0, 1e17, -1e17, 2.0]
-
-    def model(names):
-        numpyro.sample("x", dist.Normal(0.0, 1.0))
-        for name, term in zip(names, terms, strict=True):
-            numpyro.factor(name, term)
-
-    guide = NaturalGaussianGuide(model)
-    params = parameters(guide, "abcdefg")
-    for names in ("abcdefg", "gfedcba", "defgabc", "bdfaceg"):
-        density = LogDensity(model, guide, (names,), {}, random.key(0))
-        assert float(density({SITE: jnp.zeros(1)}, params, random.key(0))) == 2.0
-
-
 def test_a_batch_beside_its_plate_is_warned_of_as_by_the_stock_elbo():
     def model():
         x = numpyro.sample("x", dist.Normal(0.0, 1.0))
@@ -174,40 +157,6 @@ def test_the_key_chooses_the_minibatch_whatever_the_draw(make_guide, plates_of):
 
 
 # -- partners -----------------------------------------------------------------------------
-
-
-def two_sites():
-    a = numpyro.sample("a", dist.Normal(1.0, 0.5))
-    numpyro.sample("b", dist.Normal(a, 0.5))
-
-
-def with_partner(partner, **options):
-    guide = AutoGuideList(two_sites)
-    guide.append(NaturalGaussianGuide(handlers.block(two_sites, hide=["b"])))
-    guide.append(partner(handlers.block(two_sites, hide=["a"]), prefix="partner", **options))
-    return guide
-
-
-def test_partners_count_with_their_own_log_q():
-    guide, params, density = set_up(two_sites, guide=with_partner(AutoNormal))
-    params["b_partner_loc"], params["b_partner_scale"] = jnp.array(0.3), jnp.array(0.2)
-    at = {SITE: jnp.array([0.7])}, random.key(5)
-    run = handlers.substitute(density.conditioned_guide(*at), data=params)
-    b = float(handlers.trace(run).get_trace()["b"]["value"])
-    expected = (
-        stats.norm.logpdf(0.7, 1.0, 0.5)
-        + stats.norm.logpdf(b, 0.7, 0.5)
-        - stats.norm.logpdf(b, 0.3, 0.2)
-    )
-    assert float(density(at[0], params, at[1])) == pytest.approx(expected, rel=1e-10)
-
-
-def test_posteriors_are_found_by_type_and_named_by_their_site():
-    guide = with_partner(NaturalGaussianGuide)
-    _, params, _ = set_up(two_sites, guide=guide)
-    assert list(posteriors_in(params)) == [SITE, "_partner_latent"]
-    with pytest.raises(ValueError, match=r"no NaturalGaussianGuide.*'w'"):
-        posteriors_in({"w": jnp.ones(2)})
 
 
 # -- differentiability --------------------------------------------------------------------

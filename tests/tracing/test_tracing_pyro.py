@@ -15,7 +15,6 @@ import pyro.distributions as dist
 import pyro.infer
 import torch
 from pyro import poutine
-from pyro.infer.autoguide import AutoGuideList, AutoNormal
 from pyro.infer.reparam import LocScaleReparam
 
 from pyro_ngvi.tracing import (
@@ -26,7 +25,6 @@ from pyro_ngvi.tracing import (
     sites_without_hessian,
 )
 from pyro_ngvi.tracing.batching import BatchedDerivatives
-from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.minibatch import MinibatchMessenger
 
 WAYS = ["loop", "vmap", "plate"]
@@ -93,19 +91,6 @@ def test_draws_share_a_run_where_the_model_allows(name):
     assert density.facts.particles == "vmap"
 
 
-def test_draws_share_a_run_with_counts_whose_density_fills_a_mask():
-    """``Multinomial.log_prob`` writes zeros where a count is zero."""
-
-    def model():
-        x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))
-        pyro.sample("y", dist.Multinomial(5, logits=x), obs=torch.tensor([5.0, 0.0, 0.0]))
-
-    _, density = set_up(model, (), {})
-    (site,) = density.posteriors
-    choose_particles(density, {site: torch.randn(4, 3)})
-    assert density.facts.particles == "vmap"
-
-
 def fills_what_is_missing(x):
     data = torch.tensor([1.0, torch.nan, 0.5, torch.nan])
     filled = data.clone()
@@ -163,19 +148,6 @@ def test_a_matrix_without_a_factor_costs_its_draw_alone(particles):
     _, density = set_up(model, (), {}, particles)
     (site,) = density.posteriors
     assert density({site: torch.tensor([[0.5], [1.5], [0.1]])}).isnan().tolist() == [0, 1, 0]
-
-
-def test_a_reparametrization_in_the_model_is_kept():
-    def model():
-        with poutine.reparam(config={"x": LocScaleReparam(0.0)}):
-            tau = pyro.sample("tau", dist.LogNormal(0.0, 1.0))
-            pyro.sample("x", dist.Normal(0.0, tau))
-
-    guide, density = set_up(model, (), {})
-    assert [site.name for site in guide.sites] == ["tau", "x_decentered"]
-    (site,) = density.posteriors
-    theta = torch.tensor([[0.4, -0.7]])
-    assert torch.allclose(density({site: theta}), dist.Normal(0.0, 1.0).log_prob(theta).sum())
 
 
 def test_a_reparametrization_inside_of_a_plate_has_all_elements():
@@ -237,21 +209,6 @@ def test_all_evaluations_of_one_density_see_the_same_minibatch():
     )
 
 
-def test_a_plate_that_is_subsampled_only_later_is_pinned_all_the_same():
-    def model(y, size):
-        x = pyro.sample("x", dist.Normal(0.0, 1.0))
-        with pyro.plate("data", len(y), subsample_size=size) as index:
-            pyro.sample("y", dist.Normal(x, 1.0), obs=y[index])
-
-    y = torch.arange(50.0)
-    guide, density = set_up(model, (y, None), {}, "vmap")
-    density = LogDensity(model, guide, (y, 3), {}, density.facts)
-    (site,) = density.posteriors
-    values = density({site: torch.zeros(4, 1)})
-    assert torch.equal(values, values[:1].expand(4))
-    assert torch.equal(values, density({site: torch.zeros(4, 1)}))
-
-
 @pytest.mark.parametrize("particles", WAYS)
 def test_model_parameters_are_live(particles):
     def model(y):
@@ -269,33 +226,6 @@ def test_model_parameters_are_live(particles):
     # d/d(log scale) of -log(scale) - r^2 / (2 scale^2), over both data and draws.
     expected = ((y - draws).square() / 4.0 - 1.0).sum()
     assert float(leaf.grad) == pytest.approx(float(expected))
-
-
-@pytest.mark.parametrize("particles", ["loop", "plate"])
-def test_partners_count_with_their_own_log_q(particles):
-    def model():
-        a = pyro.sample("a", dist.Normal(0.0, 1.0))
-        pyro.sample("b", dist.Normal(a, 1.0))
-
-    from pyro_ngvi import NaturalGaussianGuide
-
-    guide = AutoGuideList(model)
-    guide.append(NaturalGaussianGuide(poutine.block(model, expose=["a"])))
-    guide.append(AutoNormal(poutine.block(model, expose=["b"]), init_scale=1e-6))
-    guide, density = set_up(model, (), {}, particles, guide)
-    assert density.facts.is_stochastic
-    (site,) = density.posteriors
-    choose_particles(density, {site: torch.randn(2, 1)})
-    assert density.facts.particles == "plate"
-    density.facts.particles = particles
-    draws = torch.tensor([[0.3], [-2.0]])
-    values = density({site: draws}, same_noise=True)
-    # b is all but fixed: its own terms are the same for both draws, up to log p(b | a).
-    b = guide[1].median()["b"]
-    expected = dist.Normal(0.0, 1.0).log_prob(draws[:, 0]) + dist.Normal(draws[:, 0], 1.0).log_prob(
-        b
-    )
-    assert float(values.diff().detach()) == pytest.approx(float(expected.detach().diff()), abs=1e-4)
 
 
 def test_nothing_global_changes_even_when_a_run_fails():
@@ -330,13 +260,6 @@ def test_nothing_global_changes_even_when_a_run_fails():
     assert not pyro.poutine.runtime._PYRO_STACK
 
 
-def test_inside_quiet_nothing_is_validated():
-    with quiet():
-        dist.Normal(0.0, -1.0)
-    with pytest.raises(ValueError, match="scale"):
-        dist.Normal(0.0, -1.0)
-
-
 def test_cross_entropy_stays_whole_under_vmap_with_the_same_derivatives():
     cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits
     logits, target = torch.linspace(-50.0, 50.0, 12).reshape(3, 4), torch.rand(4)
@@ -353,22 +276,6 @@ def test_cross_entropy_stays_whole_under_vmap_with_the_same_derivatives():
         whole = derivatives(lambda z, t: torch.vmap(total, (0, None))(z, t).sum())
     for actual, expected in zip(whole, derivatives(total), strict=True):
         assert torch.allclose(actual, expected, rtol=1e-10)
-
-
-def test_cross_entropy_can_be_differentiated_forward_over_reverse():
-    cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits
-    logits, target = torch.linspace(-5.0, 5.0, 12).reshape(3, 4), torch.rand(4)
-
-    def total(z):
-        one = torch.vmap(lambda row: cross_entropy(row, target, reduction="none").square().sum())
-        return one(z).sum()
-
-    def product():
-        return torch.func.jvp(torch.func.grad(total), (logits,), (logits.cos(),))[1]
-
-    expected = product()
-    with BatchedDerivatives():
-        assert torch.allclose(product(), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -460,123 +367,3 @@ def test_a_subsampled_plate_that_changes_its_name_is_named():
     with pytest.raises(Exception, match="plate 'rows_.*same name in every run"):
         density(at)
     assert len(runs) < late + 10
-
-
-@pytest.mark.parametrize("draws_more", [False, True])
-def test_a_run_for_a_minibatch_ends_with_it_unless_more_is_drawn(draws_more):
-    """And random numbers are those of whole runs."""
-    ended = []
-
-    def model(y):
-        x = pyro.sample("x", dist.Normal(0.0, 1.0))
-        with pyro.plate("rows", len(y), subsample_size=3) as some:
-            pyro.sample("y", dist.Normal(x, 1.0), obs=y[some])
-        with pyro.plate("others", len(y), subsample_size=2) as some:
-            kept = torch.rand(2) < 0.5 if draws_more else 1.0
-            pyro.sample("z", dist.Normal(x * kept, 1.0), obs=y[some])
-        ended.append(True)
-
-    y = torch.arange(9.0)
-    guide, density = set_up(model, (y,), {})
-    facts = density.facts
-
-    def drawn(is_whole):
-        del ended[:]
-        torch.manual_seed(1)
-        facts.drawn = None if is_whole else facts.drawn
-        minibatch = LogDensity(model, guide, (y,), {}, facts).minibatch
-        return {name: rows.tolist() for name, rows in minibatch.indices.items()}, torch.rand(3)
-
-    expected, then = drawn(True)
-    assert set(expected) == {"rows", "others"} and len(ended) == 1
-    actual, after = drawn(False)
-    assert len(ended) == draws_more
-    assert actual == expected and torch.equal(after, then)
-
-
-def test_the_minibatch_of_known_arguments_takes_no_run():
-    """It is that of a run, and so are random numbers after it; other arguments take a run."""
-    runs = []
-
-    def model(y, size):
-        runs.append(None)
-        x = pyro.sample("x", dist.Normal(0.0, 1.0))
-        with pyro.plate("rows", len(y), subsample_size=size.value) as some:
-            pyro.sample("y", dist.Normal(x, 1.0), obs=y[some])
-
-    class Size:
-        value = 3
-
-    size = Size()
-    guide, first = set_up(model, (torch.arange(9.0), size), {})
-    (site,) = first.posteriors
-
-    def drawn(num_rows, knows=True):
-        del runs[:]
-        torch.manual_seed(1)
-        first.facts.drawn_from = first.facts.drawn_from if knows else None
-        density = LogDensity(model, guide, (torch.arange(float(num_rows)), size), {}, first.facts)
-        return density, density.minibatch.indices["rows"].tolist(), torch.rand(3), len(runs)
-
-    for num_rows in (9, 7):
-        _, expected, then, count = drawn(num_rows, knows=False)
-        assert count
-        _, actual, after, count = drawn(num_rows)
-        assert count == 0
-        assert actual == expected and torch.equal(after, then)
-    assert drawn(9)[-1] == 1
-    size.value = 2  # of which the arguments show nothing
-    density, indices, _, count = drawn(9)
-    assert (len(indices), count) == (3, 0)
-    assert torch.isfinite(density({site: torch.zeros(1, 1)})).all()
-    assert len(density.minibatch.indices["rows"]) == 2
-    assert len(drawn(9)[1]) == 2
-
-
-def test_a_minibatch_that_the_model_chooses_is_not_drawn_for_it():
-    chosen = iter(range(100))
-
-    def model(y):
-        x = pyro.sample("x", dist.Normal(0.0, 1.0))
-        rows = torch.arange(3) + next(chosen)
-        with pyro.plate("rows", 1000, subsample_size=3, subsample=rows) as some:
-            pyro.sample("y", dist.Normal(x, 1.0), obs=y[some])
-
-    y = torch.arange(1000.0)
-    guide, first = set_up(model, (y,), {})
-    starts = [
-        int(LogDensity(model, guide, (y,), {}, first.facts).minibatch.indices["rows"][0])
-        for _ in range(3)
-    ]
-    assert starts[0] < starts[1] < starts[2]
-
-
-@pytest.mark.parametrize("has_parameter", [False, True])
-def test_a_run_for_the_families_ends_with_them_unless_a_parameter_follows(has_parameter):
-    from pyro_ngvi import NaturalGaussianGuide
-
-    def model(y):
-        x = pyro.sample("x", dist.Normal(0.0, 1.0))
-        z = pyro.sample("z", dist.Normal(0.0, 1.0))
-        with pyro.plate("rows", len(y), subsample_size=3) as some:
-            pyro.sample("y", dist.Normal(x + z, 1.0), obs=y[some])
-
-    of_x, ended = NaturalGaussianGuide(pyro.poutine.block(model, hide=["z"])), []
-
-    def guide(y):
-        if not has_parameter:
-            pyro.sample("z", dist.Delta(torch.tensor(0.5)))
-        values = of_x(y)
-        if has_parameter:
-            pyro.sample("z", dist.Delta(pyro.param("at", torch.tensor(0.5))))
-        ended.append(True)
-        return values
-
-    y = torch.arange(9.0)
-    _, first = set_up(model, (y,), {}, guide=guide)
-    del ended[:]
-    density = LogDensity(model, guide, (y,), {}, first.facts)
-    assert density.posteriors.keys() == first.posteriors.keys()
-    assert len(ended) == has_parameter
-    (site,) = density.posteriors
-    assert torch.isfinite(density({site: torch.zeros(1, 1)})).all()
