@@ -22,7 +22,6 @@ from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
-from numpyro_ngvi.parallel.watch import count_step, watch_those_of
 from numpyro_ngvi.tracing.compilation import SIZES, compiled
 
 
@@ -89,7 +88,6 @@ class SVI(numpyro.infer.SVI):
         self._counts: tuple[list, list] = [], []  # of draws and of steps, of one under way
         self._has_warned_of_steps = False
         self._num_dropped = loss.new_count() if isinstance(loss, NaturalELBO) else None
-        self._is_shared = False  #: whether other processes have a part of the data
 
     @described_as(numpyro.infer.SVI.init)
     @serialised
@@ -155,10 +153,6 @@ class SVI(numpyro.infer.SVI):
                 "Without one, use svi.init and svi.update as in NumPyro."
             )
         is_set_up = not first and self.constrain_fn is not None
-        if not is_set_up:
-            self._is_shared = watch_those_of((args, kwargs))
-        if self._is_shared:
-            count_step()
         if first:
             self.state = self._last = self.init(self._rng_key, *args, **kwargs)
         elif not is_set_up:  # the state of another object, whose set-up is not in it

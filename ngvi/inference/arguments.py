@@ -190,6 +190,7 @@ HABITS = {
         "exploration num_starts n_starts restarts num_restarts n_restarts"
     ),
     "no need for it: the same random seed repeats a fit. Leave it out": "deterministic",
+    "no processes: SVI with pyro_ngvi.parallel.DataParallel shares rows out": "process_group",
     "batches=, an iterable of the model's arguments; or a plate with subsample_size= in the "
     "model": "batch_size minibatch_size minibatch dataloader loader",
     "callback=": "callbacks callback_fn on_step hook",

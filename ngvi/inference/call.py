@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -97,14 +96,6 @@ class FitCall:
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         """Guide and problem at the first start that will do."""
         raise NotImplementedError
-
-    def searched(self, ready: Ready, problem: Problem, state: State | None) -> Outcome:
-        """What a search comes to; several processes take part in it, maybe."""
-        return self.optimise(problem, state)
-
-    def leaving(self) -> AbstractContextManager:
-        """What is around all searches."""
-        return nullcontext()
 
     def by_modes(self, first: Ready) -> Attempt | None:
         """A fit with locals by their modes, which may be all that is needed."""
@@ -234,8 +225,7 @@ class FitCall:
                 state = problem.space.restored(self.given.init.params)
             elif self.given.guide is not None:
                 state = problem.space.initial
-            with self.leaving():
-                ready, outcome, problem = self._fitted(ready, problem, state)
+            ready, outcome, problem = self._fitted(ready, problem, state)
         optima = found_optima(outcome, problem.space)
         result = self.result_type(
             model=ready.model,
@@ -276,7 +266,7 @@ class FitCall:
         found = None if self.is_mixed else self.by_modes(ready)
         if found is not None and found.is_enough:
             return found.ready, found.outcome, found.ready.problem
-        outcome = self.searched(ready, problem, state)
+        outcome = self.optimise(problem, state)
         first = ready
         if self.is_mixed:
             ready, outcome = self.mixed(ready, outcome)

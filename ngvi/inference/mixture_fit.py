@@ -32,7 +32,7 @@ AUTO, FROM_OPTIMA = "auto", "the optima of one Gaussian"
 #: What raises the number of components.
 MORE = "options=FitOptions(mixture=MixtureOptions(max_components=...))"
 #: Arguments of ``fit`` that leave no choice of the guide, or of which there is no one density.
-NOT_BESIDE = ("guide", "init", "batches", "process_group", "checkpoint")
+NOT_BESIDE = ("guide", "init", "batches", "checkpoint")
 
 
 def check_beside(given: FitArguments) -> None:

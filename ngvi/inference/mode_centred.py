@@ -43,7 +43,7 @@ BY_MODES = "locals by their modes"
 #: Ends that other locals would not change.
 FINAL = (Status.MAX_STEPS, Status.UNBOUNDED)
 #: Arguments of ``fit`` that leave no choice of the latents' coordinates.
-NO_CHOICE = "guide", "init", "family", "curvature", "batches", "process_group"
+NO_CHOICE = "guide", "init", "family", "curvature", "batches"
 
 
 class Attempt(NamedTuple):

@@ -114,13 +114,6 @@ class Outcome:
         """Whether the upper 95 % limit of what is left to this optimum is at most the tolerance."""
         return self.verdict != NOT_CONVERGED
 
-    def without_states(self) -> Outcome:
-        """For another process: the optimum, whose state is sent by itself."""
-        optimum = dataclasses.replace(self.optimum, state=None, search=None)
-        return dataclasses.replace(
-            self, optimum=optimum, optima=[optimum], second=None, search=None
-        )
-
     def below(self, one: Optimum, same: float) -> float:
         """By how much a bound is below the best, in nats; zero where noise can explain it."""
         known, best = one.validation, self.optimum.validation

@@ -205,12 +205,6 @@ class StateSpace(Protocol):
     def moved(self, state: State, steps: list[np.ndarray]) -> State:
         """Return the state after steps of the model's own parameters."""
 
-    def arrays(self, state: State) -> list[np.ndarray]:
-        """Return the numbers of a state, in a fixed order, for a file."""
-
-    def of_arrays(self, arrays: list[np.ndarray]) -> State:
-        """Return the state of which :meth:`arrays` are these."""
-
     def write(self, state: State) -> None:
         """Make a state that of the guide, if the guide keeps its parameters."""
 

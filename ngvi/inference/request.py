@@ -77,7 +77,6 @@ class FitArguments(Request):
     batches: Any
     allow_prior: bool
     rng_key: Any = None  #: of NumPyro
-    process_group: Any = None  #: of Pyro
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> FitArguments:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -30,7 +29,6 @@ from numpyro_ngvi.inference.first_look import log_densities, look
 from numpyro_ngvi.inference.result import FitResult
 from numpyro_ngvi.inference.set_up import STARTS, set_up
 from numpyro_ngvi.inference.space import gaussians
-from numpyro_ngvi.parallel.watch import count_step, watch_those_of, without_leaving
 from numpyro_ngvi.tracing.arguments import typed_key
 from numpyro_ngvi.tracing.compilation import PROGRAMS, compiled, full_products
 from numpyro_ngvi.tracing.programs import without_collections
@@ -103,7 +101,6 @@ class _FitCall(FitCall):
         given_key = given.rng_key
         key = np.uint32(0) if given_key is None else typed_key(check_key(given_key))
         self._init_key, seeds, self._result_key = _keys(key)
-        _check_processes((self.args, self.kwargs), given.time_limit, given.checkpoint)
         self.rng = np.random.default_rng(np.asarray(seeds))
 
     @staticmethod
@@ -129,9 +126,6 @@ class _FitCall(FitCall):
             ready.guide._of_fit = None
         return ready
 
-    def leaving(self) -> AbstractContextManager:
-        return without_leaving()
-
     def result(self, ready: Ready) -> FitResult:
         result = super().result(ready)
         new = (PROGRAMS.counts - self._programs)._asdict()
@@ -143,9 +137,10 @@ class _FitCall(FitCall):
 
 
 def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
-    """Refuse arguments that JAX traces.
+    """Refuse arguments that JAX traces, or that other processes have a part of.
 
     :raises TypeError: naming them.
+    :raises ValueError: naming them.
     """
     traced = in_arguments(args, kwargs, _is_traced)
     traced = traced or ("numbers" if _is_traced(jax.device_put(0.0)) else "")
@@ -154,6 +149,16 @@ def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
             f"fit decides on numbers as it goes, and jax.jit, jax.vmap or jax.grad traces its "
             f"{traced}. Call it outside, once for each element; a fit compiles what it can."
         )
+    if elsewhere := in_arguments(args, kwargs, _is_elsewhere):
+        raise ValueError(
+            f"fit takes arrays of one process, and {elsewhere} is on several: SVI shares rows out "
+            "over processes."
+        )
+
+
+def _is_elsewhere(tree: Any) -> bool:
+    leaves = jax.tree.leaves(tree)
+    return not all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves)
 
 
 def _is_traced(tree: Any) -> bool:
@@ -169,21 +174,3 @@ def _keys(rng_key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     is_seed = rng_key.dtype == np.uint32
     init_key, draw_key, result_key = random.split(random.key(rng_key) if is_seed else rng_key, 3)
     return init_key, random.bits(draw_key, (4,), jnp.uint32), result_key
-
-
-def _check_processes(arguments: Any, time_limit: float, checkpoint: Any) -> None:
-    """Refuse what would let the processes of ``jax.distributed`` decide differently.
-
-    :raises ValueError: naming the argument.
-    """
-    if not watch_those_of(arguments):
-        return
-    count_step()
-    given = {"time_limit": not math.isinf(time_limit), "checkpoint": checkpoint is not None}
-    for name in given:
-        if given[name]:
-            raise ValueError(
-                f"{name}= is not for data on several processes, which must all take the same "
-                "decisions: their clocks differ, and so may the ends of their files. Leave it out; "
-                "max_steps= ends a fit, and init= goes on from a result."
-            )

@@ -125,12 +125,6 @@ class StateSpace:
     def write(self, state: State) -> None:
         """Nothing: the guide keeps no parameters."""
 
-    def arrays(self, state: State) -> list[np.ndarray]:
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
-
-    def of_arrays(self, arrays: list[np.ndarray]) -> State:
-        return jax.tree.unflatten(jax.tree.structure(self.initial), map(jnp.asarray, arrays))
-
     def restored(self, params: dict[str, Any]) -> State:
         """The state of an earlier result's parameters; where those of the model's own are of other
         shapes, with the initial ones.

@@ -1,5 +1,10 @@
-"""Runs on several processes of ``jax.distributed``: none of them waits for one that is lost."""
+"""What became of the watch over the processes of ``jax.distributed``."""
 
-from numpyro_ngvi.parallel.watch import watch_processes
 
-__all__ = ["watch_processes"]
+def __getattr__(name: str) -> None:
+    if name == "watch_processes":
+        raise ImportError(
+            "watch_processes is gone: jax.distributed.initialize ends processes that wait for a "
+            "lost one, after heartbeat_timeout_seconds= and shutdown_timeout_seconds=."
+        )
+    raise AttributeError(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -17,13 +16,10 @@ from torch._C._functorch import maybe_current_level
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.inference.call import FitCall
-from ngvi.inference.estimate import State
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.mode_centred import Attempt
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import Outcome
-from ngvi.inference.problem import Problem
-from ngvi.inference.psis import undefined
 from ngvi.inference.request import FitArguments
 from ngvi.inference.result import PLAN
 from ngvi.inference.set_up import Ready
@@ -37,8 +33,6 @@ from pyro_ngvi.inference.problem import replay
 from pyro_ngvi.inference.result import FitResult
 from pyro_ngvi.inference.set_up import STARTS, forget_others, set_up, store_as_it_was
 from pyro_ngvi.inference.space import gaussians
-from pyro_ngvi.inference.workers import SharedObjective, shared
-from pyro_ngvi.parallel.workers import Workers
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 from pyro_ngvi.tracing.recording import Replays
 
@@ -65,7 +59,6 @@ def fit(
     batches: Any = None,
     allow_prior: bool = False,
     options: FitOptions | None = None,
-    process_group: Any = None,
     **kwargs: Any,
 ) -> FitResult:
     """Others of the examples go on from this one, whose posterior is ``N(1.99, 0.58^2)``.
@@ -88,16 +81,11 @@ def fit(
     its names in the store are replaced, and survive in the result of their fit. The random numbers
     follow ``pyro.set_rng_seed``; a fit takes four of torch's.
 
-    :param process_group: of ``torch.distributed``, whose workers all make this call, each with its
-        own rows in a plate that says how many there are in all, ``pyro.plate("data",
-        num_rows_of_all, subsample=own_rows)``. The first one searches, with the random numbers,
-        progress bar, checkpoint and callback that it was given; all get the result. See
-        :class:`~pyro_ngvi.parallel.DataParallel`.
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
     call = _FitCall(fit, model, args, kwargs, FitArguments.of(locals()))
     with repeatable_noise(), poutine.block(), store_as_it_was() as keep, call.monitor, call.replays:
-        ready = call.ready() if call.workers is None else shared(call.ready, call.workers)
+        ready = call.ready()
         if ready.has_start:
             keep()
         return call.result(ready)
@@ -115,16 +103,7 @@ class _FitCall(FitCall):
     def __init__(self, *call: Any) -> None:
         _check_gradients()
         super().__init__(*call)
-        given = self.given
-        group, seeds = given.process_group, torch.randint(2**32, (4,), device="cpu").tolist()
-        if self.batches is not None and group is not None:
-            raise ValueError("batches= and process_group= do not go together: take one of them.")
-        self.workers = None if group is None else Workers(group)
-        is_first = self.workers is None or self.workers.rank == 0
-        self.monitor.progress_bar &= is_first
-        self.checkpoint = self.checkpoint if is_first else None
-        if self.workers is not None:
-            seeds = self.workers.object_of_first(seeds)
+        seeds = torch.randint(2**32, (4,), device="cpu").tolist()
         self._seed, self.replays = seeds[0], Replays()
         self._plans: list[Plan] = []
         self.rng = np.random.default_rng(seeds)
@@ -132,7 +111,7 @@ class _FitCall(FitCall):
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
         run = model, self.args, self.kwargs, guide, make_guide, self.starts
         ready = set_up(*run, self._seed, curvature)
-        if ready.has_start and self.workers is None:
+        if ready.has_start:
             replay(ready.problem.objective.density, ready.guide, self.replays)
             self._plans.append(ready.problem.objective._plan)
         return ready
@@ -144,10 +123,6 @@ class _FitCall(FitCall):
         if ready.has_start and is_plain:
             check_graph(ready.model, ready.guide, self.args, self.kwargs)
         return ready
-
-    def searched(self, ready: Ready, problem: Problem, state: State | None) -> Outcome:
-        search, objective = partial(self.optimise, problem, state), problem.objective
-        return objective.finished(search) if isinstance(objective, SharedObjective) else search()
 
     def by_modes(self, first: Ready) -> Attempt | None:
         return self._beside(first, super().by_modes)
@@ -188,9 +163,6 @@ class _FitCall(FitCall):
 
     def result(self, ready: Ready) -> FitResult:
         result = super().result(ready)
-        if self.workers is not None and self.workers.size > 1:
-            found = undefined("each worker has a part of the rows")
-            vars(result)["diagnostics"] = found
         run = result.model, result.guide, self.args, self.kwargs
         for plan in self._plans if self.batches is None else ():
             if plan.is_for(*run[:2]):

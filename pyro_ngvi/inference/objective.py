@@ -80,20 +80,16 @@ class Objective:
         choice = choose(estimator, self.dim, products, self._obstacle, **options)
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
         groups = Groups.of(choice.curvature, self.dim, products, data_size, cubature)
-        self.estimate_as(choice.curvature, groups)
+        self.estimator, self.groups, self.sample = choice.curvature, groups, groups.sample
+        self._cost = groups.cost
+        self._estimator = make_estimator(choice.curvature, groups.cost, self._plan)
+        self._by_few = make_estimator("stein", groups.cost, self._plan)
         self._fractions: dict[tuple, float] = {}
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
         indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
         if len(indices) == 1:
             ((plate, visited),) = indices.items()
             self.rows = Rows(plate, sizes[plate], len(visited))
-
-    def estimate_as(self, estimator: str, groups: Groups) -> None:
-        """Take this estimator, which is not ``"auto"``, of these groups."""
-        self.estimator, self.groups, self.sample = estimator, groups, groups.sample
-        self._cost = groups.cost
-        self._estimator = make_estimator(estimator, groups.cost, self._plan)
-        self._by_few = make_estimator("stein", groups.cost, self._plan)
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
         """Look at a batch of the data, and return which part of all rows it is."""

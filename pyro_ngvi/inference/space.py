@@ -145,19 +145,6 @@ class StateSpace:
         }
         return state._replace(parameters=new)
 
-    def arrays(self, state: State) -> list[np.ndarray]:
-        families = [value for q in state.families for value in q.coordinates().values()]
-        return [value.detach().cpu().numpy() for value in (*families, *state.parameters.values())]
-
-    def of_arrays(self, arrays: list[np.ndarray]) -> State:
-        left = iter(arrays)
-
-        def read(like: Tensor) -> Tensor:
-            return torch.as_tensor(next(left)).to(like)
-
-        families = [family.map(read) for family in self.initial.families]
-        return State(families, {name: read(v) for name, v in self.initial.parameters.items()})
-
     def restored(self, params: dict[str, Tensor], with_own: bool = False) -> State:
         """The initial state with the Gaussians of an earlier result's parameters.
 

@@ -22,7 +22,7 @@ from pyro_ngvi.parallel.rows import (
     shares,
     visited_elements,
 )
-from pyro_ngvi.parallel.workers import SEE, WorkerLostError, Workers
+from pyro_ngvi.parallel.workers import Workers
 from pyro_ngvi.tracing.messengers import quiet, repeatable_noise
 
 
@@ -56,8 +56,8 @@ class DataParallel(ELBO):
 
     Draws are those of the first worker's random numbers, which the others take over for the time
     of a step; before the first step they take over its parameters. A step sends the gradients of
-    all parameters, once, and five kilobytes of random numbers. If a worker raises, all of them do;
-    if one dies, the others raise when they notice, at the latest after the ``timeout`` of
+    all parameters, once, and five kilobytes of random numbers. If a worker raises or dies,
+    ``torch.distributed`` raises on the others, at the latest after the ``timeout`` of
     ``init_process_group``. All must make the same calls, that of ``evaluate_loss`` too.
 
     :param elbo: a stock ELBO that is linear in the log density (``RenyiELBO`` is not), or
@@ -67,7 +67,6 @@ class DataParallel(ELBO):
     :raises ValueError: in the first step, if the workers' parameters or plates are not the same, or
         a worker's plate is whole; if there are latents in it, and the workers do not visit each
         element once in every step.
-    :raises WorkerLostError: a ``RuntimeError``, on the workers that are left when one has failed.
     """
 
     def __init__(self, elbo: Any, process_group: Any = None) -> None:
@@ -112,13 +111,12 @@ class DataParallel(ELBO):
             self._set_up = self._new_set_up(model, guide, args, kwargs)
         workers, (seen, _, plates, leaves, has_locals) = self.workers, self._set_up
 
-        def table(failed: bool, loss: float = math.nan) -> np.ndarray:
-            fractions = [math.nan if failed else seen.parts[plate].fraction for plate in plates]
-            return workers.table([float(failed), loss, *fractions])
+        def table(loss: float = math.nan) -> np.ndarray:
+            return workers.table([loss, *(seen.parts[plate].fraction for plate in plates)])
 
         def of_all(*moments: Tensor, rows: Tensor | None = None) -> tuple[Tensor, ...]:
             """Of all rows, where directions are not linear in them."""
-            weight = float(shares(plates, self._checked(table(False))[:, 2:])[workers.rank])
+            weight = float(shares(plates, table()[:, 1:])[workers.rank])
             found = [workers.total(weight * moment) for moment in moments]
             return tuple(found if rows is None else [*found, workers.rows(weight**0.5 * rows)])
 
@@ -126,25 +124,16 @@ class DataParallel(ELBO):
         try:
             with workers.same_noise():
                 loss = float(function(seen, guide, *args, **kwargs))
-        except WorkerLostError:
-            raise
-        except Exception:
-            table(failed=True)  # which the others wait for
-            raise
         finally:
             MOMENTS.reset(tokens[0])
             SPLIT_OVER_WORKERS.reset(tokens[1])
-        found = self._checked(table(False, loss))
-        weights = shares(plates, found[:, 2:])
+        found = table(loss)
+        weights = shares(plates, found[:, 1:])
         if has_locals:
-            check_covered(plates, found[:, 2:])
+            check_covered(plates, found[:, 1:])
         if has_grads:
             self._add_up(leaves, float(weights[workers.rank]))
-        return float(weights @ found[:, 1])
-
-    def _checked(self, table: np.ndarray) -> np.ndarray:
-        self.workers.check([SEE if failed else None for failed in table[:, 0]])
-        return table
+        return float(weights @ found[:, 0])
 
     def _add_up(self, leaves: list[Tensor], weight: float) -> None:
         """Let every gradient be its weighted sum over the workers, all of one type at once."""
@@ -173,7 +162,7 @@ class DataParallel(ELBO):
             kinds = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in leaves.items()}
             return seen.parts, kinds, visited_elements(trace)
 
-        parts, kinds, visited = zip(*self.workers.agree(run), strict=True)
+        parts, kinds, visited = zip(*self.workers.of_all(run()), strict=True)
         for rank, of_one in enumerate(kinds):
             for name in sorted({*of_one, *kinds[0]}):
                 if of_one.get(name) != kinds[0].get(name):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,13 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pyro_ngvi.tracing.messengers import repeatable_noise
-
-#: Of a worker that has failed, for the others.
-SEE = "its own error says why"
-
-
-class WorkerLostError(RuntimeError):
-    """Another worker of the group has failed or died, or does not answer within the timeout."""
 
 
 class Workers:
@@ -47,7 +40,7 @@ class Workers:
     def total(self, tensor: Tensor) -> Tensor:
         """The sum over the workers, the same bits on all of them."""
         sent = tensor.to(self._device, copy=True)
-        self._collect(lambda: dist.all_reduce(sent, group=self.group))
+        dist.all_reduce(sent, group=self.group)
         return sent.to(tensor.device)
 
     def rows(self, tensor: Tensor) -> Tensor:
@@ -59,13 +52,13 @@ class Workers:
         sent = torch.cat([tensor, tensor.new_zeros(count - len(tensor), tensor.shape[-1])])
         sent = sent.to(self._device)
         found = [torch.empty_like(sent) for _ in range(self.size)]
-        self._collect(lambda: dist.all_gather(found, sent, group=self.group))
+        dist.all_gather(found, sent, group=self.group)
         return torch.cat(found).to(tensor.device)
 
     def of_first(self, tensor: Tensor) -> Tensor:
         """The first worker's tensor, which has the same shape and type on all of them."""
         sent = tensor.detach().to(self._device).contiguous()
-        self._collect(lambda: dist.broadcast(sent, self._first, group=self.group))
+        dist.broadcast(sent, self._first, group=self.group)
         return sent.to(tensor.device)
 
     def table(self, numbers: list[float]) -> np.ndarray:
@@ -74,20 +67,10 @@ class Workers:
         rows[self.rank] = torch.tensor(numbers, dtype=torch.float64)
         return self.total(rows).cpu().numpy()
 
-    def total_of_array(self, array: np.ndarray) -> np.ndarray:
-        """:meth:`total` of a numpy array."""
-        return self.total(torch.from_numpy(array)).numpy()
-
-    def object_of_first(self, value: Any) -> Any:
-        """The first worker's object, of anything that pickles."""
-        values, options = [value], {"group": self.group, "device": torch.device(self._device)}
-        self._collect(lambda: dist.broadcast_object_list(values, self._first, **options))
-        return values[0]
-
     def of_all(self, value: Any) -> list[Any]:
         """Every worker's object, in the order of their ranks."""
         values = [None] * self.size
-        self._collect(lambda: dist.all_gather_object(values, value, group=self.group))
+        dist.all_gather_object(values, value, group=self.group)
         return values
 
     @contextmanager
@@ -106,44 +89,3 @@ class Workers:
             if states[1:]:
                 torch.cuda.set_rng_state(states[1])
             yield
-
-    def agree(self, function: Callable[[], Any]) -> list[Any]:
-        """What a function gives to each of them; where it raises for one, all raise.
-
-        :raises WorkerLostError: on the workers whose own function has not raised.
-        """
-        value, error = None, None
-        try:
-            value = function()
-        except Exception as raised:  # noqa: BLE001  whatever it is, the others wait for an answer
-            error = raised
-        found = self.of_all((value, None if error is None else _in_words(error)))
-        if error is not None:
-            raise error
-        self.check([words for _, words in found])
-        return [value for value, _ in found]
-
-    def check(self, failures: list[str | None]) -> None:
-        """Raise if a worker has failed.
-
-        :param failures: what each says of itself, None where all is well.
-        :raises WorkerLostError: naming the workers.
-        """
-        words = [f"{rank} ({why})" for rank, why in enumerate(failures) if why is not None]
-        if words:
-            raise WorkerLostError(f"Another worker has failed, that of rank {', '.join(words)}.")
-
-    def _collect(self, collective: Callable[[], Any]) -> None:
-        try:
-            collective()
-        except RuntimeError as error:
-            raise WorkerLostError(
-                f"Worker {self.rank} of {self.size} waited for the others in vain: one of them has "
-                "died, left the run, or taken longer than the timeout of init_process_group. Its "
-                f"own output says why. ({_in_words(error)})"
-            ) from error
-
-
-def _in_words(error: Exception) -> str:
-    """An error's first line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]

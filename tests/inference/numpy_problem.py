@@ -196,12 +196,6 @@ class Target:
     def moved(self, state, steps):
         return dataclasses.replace(state, own=state.own + steps[0])
 
-    def arrays(self, state):
-        return [state.mean, state.log_scale, state.own]
-
-    def of_arrays(self, arrays):
-        return State(*arrays)
-
     def params(self, state):
         return {"mean": state.mean, "scale": state.scale}
 

@@ -74,7 +74,9 @@ def test_a_parameter_at_its_limit_is_named_where_it_is_worth_something(
         return normal(theta) - limit * np.exp(-own[0])
 
     one = Target(density, own=[0.0])
-    words = runaway(one.problem(), State(*one.arrays(one.initial)[:2], [now]), OPTIONS, tolerance)
+    words = runaway(
+        one.problem(), State(one.initial.mean, one.initial.log_scale, [now]), OPTIONS, tolerance
+    )
     assert ("parameter 'own'" in words) is is_found
 
 

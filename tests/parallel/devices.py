@@ -1,20 +1,16 @@
 """Runs on one and on several devices of JAX, which a process must be given before it imports JAX.
 
 ``python -m tests.parallel.devices`` prints what four devices of one process have found, as JSON;
-with the arguments ``RANK SIZE PORT`` it is one of several processes, with those of :func:`ending`
-one that ends, or that another one ends.
+with the arguments ``RANK SIZE PORT`` it is one of several processes.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import os
 import re
 import sys
-import time
-from inspect import signature
 from typing import Any
 
 if __name__ == "__main__":
@@ -30,11 +26,8 @@ import numpyro.distributions as dist
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_ngvi import BLR, IVON, SVI, NaturalELBO, NaturalGaussianGuide, fit
-from numpyro_ngvi.parallel import watch_processes
 
 NUM_ROWS, DIM, STEPS = 96, 3, 6
-#: For so many seconds the first process of those that go on may be silent.
-WATCH = 3.0
 
 RUNS: dict[str, tuple] = {
     "dense": ("full", BLR, NaturalELBO),
@@ -124,10 +117,10 @@ def on_processes(rank: int, size: int, port: int) -> dict[str, Any]:
     jax.distributed.initialize(f"localhost:{port}", size, rank)
     arrays, refused = _own_rows(rank, size), None
     try:
-        fit(model, *arrays, time_limit=60.0)
+        fit(model, *arrays)
     except ValueError as error:
         refused = str(error)
-    return {"dense": steps("dense", arrays), "fit": fitted(arrays), "refused": refused}
+    return {"dense": steps("dense", arrays), "refused": refused}
 
 
 def _own_rows(rank: int, size: int) -> list:
@@ -136,48 +129,7 @@ def _own_rows(rank: int, size: int) -> list:
     return [jax.make_array_from_process_local_data(sharding, part[own]) for part in data()]
 
 
-def ending(rank: int, size: int, port: int, timeout: int, who: int, how: str) -> None:
-    """Steps of processes of which one ends after three: ``raises``, ``exits`` in the midst of the
-    others' (``exits from fit``: of the others' search), or ``leaves`` in good order, as the others
-    do later. Those of ``goes on`` never end, and those of ``begins`` wait for a process that never
-    does.
-    """
-    options = {}
-    if "heartbeat_timeout_seconds" in signature(jax.distributed.initialize).parameters:
-        options["heartbeat_timeout_seconds"] = timeout
-    if how == "begins":
-        options["initialization_timeout"] = timeout
-    jax.distributed.initialize(f"localhost:{port}", size, rank, **options)
-    arrays, guide = _own_rows(rank, size), NaturalGaussianGuide(model, "full")
-    svi = SVI(model, guide, BLR(), NaturalELBO(), rng_key=jax.random.key(0))
-
-    def leave(*_: Any) -> None:
-        if rank == who:
-            print(f"\nat {time.time()}", flush=True)
-            sys.exit(0)
-
-    if how == "exits from fit":
-        fit(model, *arrays, progress_bar=False, rng_key=jax.random.key(0), callback=leave)
-    for count in itertools.count(1):
-        float(svi.step(*arrays))
-        if count == 3:
-            print(f"\nat {time.time()}", flush=True)
-            if how == "goes on":
-                watch_processes(timeout=WATCH)
-            if rank == who and how == "raises":
-                raise ValueError("the rows are spoilt")
-            if how == "exits":
-                leave()
-            if how == "leaves":
-                watch_processes(timeout=2.0)
-                time.sleep(0.0 if rank == who else 6.0)
-                return
-
-
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    place = [int(argument) for argument in sys.argv[1:6]]
-    if len(place) > 3:
-        ending(*place, sys.argv[6])
-        sys.exit()
+    place = [int(argument) for argument in sys.argv[1:]]
     print(json.dumps(on_processes(*place) if place else on_devices()))

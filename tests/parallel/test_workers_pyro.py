@@ -14,8 +14,8 @@ pytest.importorskip("pyro")
 
 #: The issue's bar. Measured: 4e-12, of the low rank; 1e-14 of the others.
 TOLERANCE = 1e-6
-RUNS = ("dense", "networks", "sparse", "low rank", "first order", "fit")
-LOCALS = ("locals", "locals, first order", "locals, fit")
+RUNS = ("dense", "networks", "sparse", "low rank", "first order")
+LOCALS = ("locals", "locals, first order")
 
 
 def _found(name):
@@ -61,10 +61,10 @@ def test_workers_that_torchrun_starts_end_there_as_well(same, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
-        for name, ((alone,), *_) in (("dense", same["dense"]), ("fit", same["fit"])):
-            np.testing.assert_allclose(found[name]["losses"], alone["losses"], TOLERANCE, TOLERANCE)
-            for key, values in alone["params"].items():
-                np.testing.assert_allclose(found[name]["params"][key], values, TOLERANCE, TOLERANCE)
+        ((alone,), *_) = same["dense"]
+        np.testing.assert_allclose(found["losses"], alone["losses"], TOLERANCE, TOLERANCE)
+        for key, values in alone["params"].items():
+            np.testing.assert_allclose(found["params"][key], values, TOLERANCE, TOLERANCE)
 
 
 @pytest.mark.slow
@@ -81,26 +81,11 @@ def test_a_workers_products_with_rows_are_as_many_as_its_rows(same):
 
 
 @pytest.mark.slow
-def test_a_fit_on_workers_says_that_its_diagnostics_would_be_of_a_part(same):
-    (alone,), *together = same["fit"]
-    for workers in together:
-        reason, verdict = workers[0]["words"]
-        assert "each worker has a part of the rows" in verdict
-        assert reason == alone["words"][0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name, seconds", [("raises", 3.0), ("dies", 3.0), ("sleeps", 8.0)])
-def test_a_worker_that_fails_ends_the_others_within_the_timeout(failing, name, seconds):
+@pytest.mark.parametrize("name", ["raises", "dies"])
+def test_a_worker_that_fails_ends_the_others_within_the_timeout(failing, name):
     first, last = failing[name]
-    assert first["error"] == "WorkerLostError"
-    assert first["seconds"] < seconds
-    if name == "raises":
-        assert last["error"] == "ValueError"  # Pyro's own, of the shapes
-        assert "of rank 1" in first["words"]
-    else:
-        assert last is None
-        assert "has died" in first["words"] and "timeout" in first["words"]
+    assert first["error"] == "RuntimeError" and first["seconds"] < 6.0
+    assert (last and last["error"]) == ("ValueError" if name == "raises" else None)
 
 
 @pytest.mark.slow
@@ -109,7 +94,6 @@ def test_a_worker_that_fails_ends_the_others_within_the_timeout(failing, name, s
     [
         ("whole", "Worker 0 sees all rows of its plates, 'data' (42), and there are 2 workers"),
         ("other parameters", "Parameter 'intercept' is ((3, 1), torch.float64) for worker 1"),
-        ("fit, a part", "of the rows of plate 'data' together"),
         ("locals, some", "The workers see 50% of plate 'groups' together, in which there are lat"),
         ("locals, twice", "Element 0 of plate 'groups', in which there are latents, is visited 2 "),
     ],
@@ -176,5 +160,5 @@ def test_a_gradient_that_workers_cannot_add_up_is_refused(pyro_backend, group):
     elbo = DataParallel(ppl.package.NaturalELBO())
     with pytest.raises(NotImplementedError, match="loss_and_grads"):
         elbo.differentiable_loss(model, ppl.guide(model), y)
-    with pytest.raises(NotImplementedError, match=r"'low_rank'.*DataParallel"):
-        ppl.package.fit(model, y, family=ppl.families.LowRankPrecision(rank=1), process_group=group)
+    with pytest.raises(TypeError, match=r"process_group.*SVI with pyro_ngvi.parallel.DataParallel"):
+        ppl.package.fit(model, y, process_group=group)

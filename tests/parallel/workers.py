@@ -24,7 +24,7 @@ from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import init_to_mean
 from torch.utils.flop_counter import FlopCounterMode
 
-from pyro_ngvi import BLR, IVON, NaturalELBO, NaturalGaussianGuide, Snngm, fit
+from pyro_ngvi import BLR, IVON, NaturalELBO, NaturalGaussianGuide, Snngm
 from pyro_ngvi.families import LowRankPrecision
 from pyro_ngvi.parallel import DataParallel
 
@@ -33,7 +33,7 @@ NUM_ROWS, DIM, STEPS, NUM_GROUPS = 103, 3, 6, 13
 TIMEOUT = 4.0
 
 #: Models that do not fit together.
-REFUSED = ("whole", "other parameters", "fit, a part", "locals, some", "locals, twice")
+REFUSED = ("whole", "other parameters", "locals, some", "locals, twice")
 
 #: Family, optimiser and loss.
 RUNS: dict[str, tuple] = {
@@ -80,17 +80,6 @@ def steps(name: str, rank: int, size: int) -> dict[str, Any]:
     return {"losses": [*losses, svi.evaluate_loss(*rows)], "params": _params()}
 
 
-def fitted(name: str, rank: int, size: int) -> dict[str, Any]:
-    pyro.set_rng_seed(7 + rank)
-    group = torch.distributed.group.WORLD if size else None
-    result = fit(model, *data(rank, size or 1), progress_bar=False, process_group=group)
-    return {
-        "losses": [result.bound, len(result.trace), result.cost.gradients],
-        "params": _params(),
-        "words": [result.reason, result.diagnostics.verdict],
-    }
-
-
 #: Optimiser and loss of a model with latents in the plate that is shared out.
 LOCALS: dict[str, tuple] = {
     "locals": (BLR, lambda: NaturalELBO(6, "stein")),
@@ -120,15 +109,11 @@ def data_of_groups(rank: int = 0, size: int = 1) -> tuple[torch.Tensor, torch.Te
 
 
 def with_locals(name: str, rank: int, size: int) -> dict[str, Any]:
-    """A run of SVI or fit, alone if ``size`` is zero."""
+    """A run of SVI, alone if ``size`` is zero."""
     rows = data_of_groups(rank, size or 1)
     pyro.set_rng_seed(7 + rank)
     # A start that does not depend on which groups are the worker's own.
     options = {"create_plates": own_groups, "init_loc_fn": init_to_mean}
-    if name == "locals, fit":
-        options["process_group"] = torch.distributed.group.WORLD if size else None
-        result = fit(groups, *rows, family="sparse_precision", progress_bar=False, **options)
-        return {"losses": [result.bound, result.cost.gradients], "params": _params()}
     optimiser, loss = LOCALS[name]
     guide = NaturalGaussianGuide(groups, "sparse_precision", **options)
     svi = SVI(groups, guide, optimiser(), DataParallel(loss()) if size else loss())
@@ -155,8 +140,6 @@ def failing(name: str, rank: int, size: int) -> dict[str, Any]:
     svi = SVI(model, NaturalGaussianGuide(model, "diagonal"), BLR(), DataParallel(NaturalELBO()))
     began = time.monotonic()
     try:
-        if name == "fit, a part":
-            fit(model, X[::2], y[::2], process_group=torch.distributed.group.WORLD)
         if name.startswith("locals"):
             y, own = data_of_groups(rank, size)
             own = own if name == "locals, some" else torch.arange(len(own))
@@ -168,9 +151,6 @@ def failing(name: str, rank: int, size: int) -> dict[str, Any]:
         svi.step(X, y, num_rows)
         if is_last and name == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        if is_last and name == "sleeps":
-            time.sleep(2 * TIMEOUT)
-            os._exit(0)
         if is_last and name == "raises":
             y = y[1:]
         began = time.monotonic()
@@ -212,9 +192,7 @@ def started_by_torchrun(folder: str) -> None:
     """As in the guide: rank and size are those of its environment."""
     torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    found = {"dense": steps("dense", rank, size)}
-    pyro.clear_param_store()
-    found["fit"] = fitted("fit", rank, size)
+    found = steps("dense", rank, size)
     with open(f"{folder}/{rank}.json", "w") as file:
         json.dump(found, file)
     torch.distributed.destroy_process_group()
@@ -230,10 +208,10 @@ def main(name: str, folder: str = "") -> None:
     if name == "failing":
         steps("dense", 0, 0)  # imports what the workers would
         pyro.clear_param_store()
-        for case in ("raises", "dies", "sleeps", *REFUSED):
+        for case in ("raises", "dies", *REFUSED):
             found[case] = on_workers(failing, case, 2)
-    functions = {**dict.fromkeys(RUNS, steps), "fit": fitted, "work": work}
-    functions |= dict.fromkeys((*LOCALS, "locals, fit"), with_locals)
+    functions = {**dict.fromkeys(RUNS, steps), "work": work}
+    functions |= dict.fromkeys(LOCALS, with_locals)
     for case, function in functions.items() if name == "same" else ():
         found[case] = [[function(case, 0, 0)]]
         pyro.clear_param_store()
