@@ -207,9 +207,7 @@ class Fitted(TellsWhatItHas):
             ``device=`` in NumPyro, is the device for arguments that are in the file, whatever they
             were on: ``"cpu"`` or ``"cuda:1"`` there, ``"gpu:1"``, a ``jax.Device`` or a sharding
             here; parameters are where the model has them.
-        :raises ngvi.DamagedFileError: for a file of something else, or one that is not what was
-            written, to the last bit; or whose parameters are not finite though the fit had
-            converged.
+        :raises ngvi.DamagedFileError: for a file of something else, or one that is damaged.
         :raises ValueError: for another model, another guide or another precision.
         """
         files, place = cls._files, kwargs.pop(cls._files.device_option, None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,14 @@ from ngvi.errors import DamagedFileError
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference import files
 from ngvi.inference.change import Change
-from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
+from ngvi.inference.outcome import FoundOptimum, Restart
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Cost
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 
-FORMAT, VERSION = "ngvi.result", 4
+FORMAT, VERSION = "ngvi.result", 5
 #: How a checkpoint of version 0.3 begins.
 FIRST = b"ngvi checkpoint "
 #: Fields of a result that JSON holds as they are, and options that a family finds by itself.
@@ -152,17 +152,19 @@ def read_result(path: str | os.PathLike, library: str) -> Saved:
     :raises DamagedFileError: for a file of something else, or of which a bit is another.
     :raises ValueError: for a result of another version or package.
     """
-    name, (first, is_sealed) = os.fspath(path), files.beginning(path, len(FIRST))
-    if first == FIRST:
-        raise DamagedFileError(
-            f"{name!r} is a checkpoint of version 0.3, which kept a fit's answers bit for bit: "
-            "checkpoint= now keeps the best result so far. Choose another name, or delete the file."
-        )
-    with files.whole(path, f"is damaged, or no result that was saved by {library}"):
-        if not is_sealed:
-            raise ValueError(files.UNSEALED)
-        saved = Saved(*files.unpacked(Path(path).read_bytes()), path=name)
-        kind, version, other = (saved.meta[key] for key in ("format", "version", "library"))
+    name = os.fspath(path)
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise DamagedFileError(f"{name!r} is no regular file.")
+    with open(path, "rb") as file:
+        if file.read(len(FIRST)) == FIRST:
+            raise DamagedFileError(
+                f"{name!r} is a checkpoint of version 0.3, which kept a fit's answers bit for bit: "
+                "checkpoint= now keeps the best result so far. Choose another name, or delete the "
+                "file."
+            )
+        with files.whole(path, f"is damaged, or no result that was saved by {library}"):
+            saved = Saved(*files.unpacked(file), path=name)
+            kind, version, other = (saved.meta[key] for key in ("format", "version", "library"))
     if kind != FORMAT:
         raise ValueError(f"{name!r} is no saved result, but of the kind {kind!r}.")
     if version != VERSION:
@@ -172,8 +174,6 @@ def read_result(path: str | os.PathLike, library: str) -> Saved:
         )
     if other != library:
         raise ValueError(f"{name!r} is a result of {other}: load it by {other}.FitResult.load.")
-    with saved.whole():
-        saved.check_finite()
     return saved
 
 
@@ -191,16 +191,6 @@ class Saved:
     def whole(self) -> AbstractContextManager:
         """Whatever fails inside is the file's fault."""
         return files.whole(self.path, "is damaged")
-
-    def check_finite(self) -> None:
-        """Refuse a result that says to have converged, and is nowhere.
-
-        :raises ValueError: naming the parameter.
-        """
-        for name, array in self.under("params/").items():
-            has_numbers = array.dtype.kind in "fc" and not np.isfinite(array).all()
-            if has_numbers and self.meta["verdict"] != NOT_CONVERGED:
-                raise ValueError(f"the parameter '{name}' is not finite, and the fit had converged")
 
     def under(self, folder: str) -> dict[str, np.ndarray]:
         """The arrays whose names begin so, by the rest of their names."""

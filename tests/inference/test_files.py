@@ -25,7 +25,7 @@ def test_a_file_holds_arrays_and_text(tmp_path):
     arrays = {"x": np.array(np.nan, np.float32), "a/b": np.arange(6)[::2], "": np.zeros((0, 2))}
     meta = {"name": "β", "bound": -np.inf}
     files.write(tmp_path / "file", files.packed(meta, arrays))
-    found, same = files.unpacked((tmp_path / "file").read_bytes())
+    found, same = files.unpacked(io.BytesIO((tmp_path / "file").read_bytes()))
     assert found == meta and same.keys() == arrays.keys()
     for name, array in arrays.items():
         assert same[name].dtype == array.dtype
@@ -53,7 +53,7 @@ def test_a_save_that_is_killed_leaves_the_file_before(tmp_path):
                 time.sleep(0.001)
             time.sleep(wait)
             os.kill(process.pid, signal.SIGKILL)
-        meta, arrays = files.unpacked(path.read_bytes())
+        meta, arrays = files.unpacked(io.BytesIO(path.read_bytes()))
         assert (arrays["x"] == meta["i"]).all() and len(arrays["x"]) == 200_000
 
 
@@ -92,50 +92,32 @@ def test_only_regular_files_are_replaced_or_read(tmp_path):
     for act in (lambda: files.write(pipe, b""), lambda: Checkpoint(pipe)):
         with pytest.raises(ValueError, match="is a device, a pipe or a socket. Choose another"):
             act()
-    with pytest.raises(ValueError, match="no regular file"):
-        files.beginning(pipe, 9)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     with pytest.raises(IsADirectoryError, match="is a folder"):
         files.write(tmp_path, b"")
 
 
-def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tmp_path):
-    path = tmp_path / "file"
-    others = [tmp_path / f".{name}.part" for name in ("file.mine", "other.0123456789abcdef")]
-    for other in others:
-        other.write_bytes(b"")
-    (tmp_path / ".file.0123456789abcdef.part").write_bytes(b"half")
-    part, going_on = files._beside(path)
-    with going_on:
-        files.write(path, b"whole")
-        assert sorted(os.listdir(tmp_path)) == sorted(
-            ["file", part.name, *(other.name for other in others)]
-        )
-    files.write(path, b"whole")
-    assert not part.exists()
-
-
-def test_a_changed_bit_anywhere_is_seen():
-    rng, content = np.random.default_rng(0), files.packed({"x": 1}, {"y": np.arange(9.0)})
+def test_a_changed_bit_is_seen_or_changes_nothing():
+    rng, x = np.random.default_rng(0), np.arange(9.0)
+    content, seen = files.packed({"x": 1}, {"y": x}), 0
     for bit in rng.choice(8 * len(content), 300, replace=False):
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
-        is_told = pytest.raises(DamagedFileError, match="'name' is damaged: its checksum")
-        with is_told, files.whole("name", "is damaged"):
-            files.unpacked(bytes(changed))
+        try:
+            with files.whole("name", "is damaged"):
+                meta, arrays = files.unpacked(io.BytesIO(bytes(changed)))
+                assert meta == {"x": 1} and arrays["y"].tobytes() == x.tobytes()
+        except DamagedFileError:
+            seen += 1
+    assert seen > 200
 
 
 def test_a_file_that_claims_to_be_large_takes_no_memory():
-    """With a checksum that is right: somebody made it."""
-
-    def sealed(body):
-        return body + files._comment(body)
-
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", bytes(10**6))
     with pytest.raises(ValueError, match="more than it has bytes"):
-        files.unpacked(sealed(file.getvalue()[:-2]))
+        files.unpacked(file)
     array = io.BytesIO()
     np.save(array, np.arange(3))
     for shape in (b"(9,), ", b"(3, 9)"):
@@ -143,15 +125,7 @@ def test_a_file_that_claims_to_be_large_takes_no_memory():
         with zipfile.ZipFile(file, "w") as archive:
             archive.writestr("x.npy", array.getvalue().replace(b"(3,), ", shape))
         with pytest.raises(ValueError, match="an array claims to be int64"):
-            files.unpacked(sealed(file.getvalue()[:-2]))
-
-
-def test_a_long_name_is_a_name(tmp_path):
-    path = tmp_path / ("ä" * 127)
-    stem = files._stem(path)
-    (tmp_path / f"{stem}0123456789abcdef.part").write_bytes(b"half")
-    files.write(path, b"whole")
-    assert path.read_bytes() == b"whole" and os.listdir(tmp_path) == [path.name]
+            files.unpacked(file)
 
 
 def test_a_huge_file_with_nothing_in_it_is_refused_unread(ppl, tmp_path):
@@ -159,7 +133,7 @@ def test_a_huge_file_with_nothing_in_it_is_refused_unread(ppl, tmp_path):
     one.save(path)
     os.truncate(path, 2**31)
     tracemalloc.start()
-    with pytest.raises(DamagedFileError, match="checksum is missing"):
+    with pytest.raises(DamagedFileError, match="is damaged"):
         type(one).load(path, one.model)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

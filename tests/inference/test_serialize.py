@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import subprocess
@@ -149,10 +150,10 @@ def test_files_of_something_else_are_refused(ppl, tmp_path):
     for content in (b"", b"text", whole[: len(whole) // 2]):
         path.write_bytes(content)
         refused("is damaged, or no result that was saved")
-    meta, arrays = files.unpacked(whole)
+    meta, arrays = files.unpacked(io.BytesIO(whole))
     for change, match in (
         ({"format": "else"}, "of the kind 'else'"),
-        ({"version": 99}, "is of version 99.*reads version 4"),
+        ({"version": 99}, "is of version 99.*reads version 5"),
         ({"library": "other_ngvi"}, r"other_ngvi\.FitResult\.load"),
         ({"structure": 1}, "orders its latents in another way"),
     ):
@@ -163,22 +164,6 @@ def test_files_of_something_else_are_refused(ppl, tmp_path):
         type(one).load(path, one.model)
 
 
-def test_a_result_that_converged_nowhere_is_refused(ppl, tmp_path):
-    one = conjugate_result(ppl)
-    params = dict(one.params)
-    name = next(iter(params))
-    nan = ppl.numpy(one.posterior.mean) * np.nan
-    if ppl.is_numpyro:
-        params[name] = dataclasses.replace(params[name], loc=ppl.array(nan))
-    else:
-        params[next(key for key in params if key.endswith("loc"))] = ppl.array(nan)
-    one = dataclasses.replace(one, params=params)
-    with pytest.raises(DamagedFileError, match="loc.* is not finite, and the fit had converged"):
-        loaded(ppl, one, tmp_path / "file")
-    lost = dataclasses.replace(one, verdict="not converged")
-    assert loaded(ppl, lost, tmp_path / "file").verdict == "not converged"
-
-
 @pytest.mark.parametrize(
     "change",
     [{"guide": None}, {"arguments": 3}, {"sites": 1}, {"cost": []}, {"restarts": [[1]]}],
@@ -187,7 +172,7 @@ def test_a_result_that_converged_nowhere_is_refused(ppl, tmp_path):
 def test_what_somebody_made_is_refused_as_damaged(ppl, tmp_path, change):
     one, path = conjugate_result(ppl), tmp_path / "file"
     one.save(path)
-    meta, arrays = files.unpacked(path.read_bytes())
+    meta, arrays = files.unpacked(io.BytesIO(path.read_bytes()))
     files.write(path, files.packed({**meta, **change}, arrays))
     with pytest.raises(DamagedFileError, match="file' is damaged"):
         type(one).load(path, one.model)
@@ -207,7 +192,7 @@ def test_arguments_come_back_to_their_device_or_to_another(ppl, tmp_path):
     with pytest.raises(ValueError, match=f"{place} must be.*such as 'cpu'.*'no such'"):
         devices(**{place: "no such"})
     # One that is not here any more.
-    meta, arrays = files.unpacked(path.read_bytes())
+    meta, arrays = files.unpacked(io.BytesIO(path.read_bytes()))
     text = json.dumps(meta["arguments"])
     for old in ("cpu:0", "cpu"):
         text = text.replace(f'"{old}"', '"cuda:7"')
