@@ -56,9 +56,7 @@ class _OfRows(Objective, Protocol):
 
 
 class _Minibatches(Forwarding):
-    """An objective that adds up the minibatches of a pass, in another random order for each
-    group.
-    """
+    """An objective that adds up the minibatches of a pass, in another order for each group."""
 
     inner: _OfRows
 

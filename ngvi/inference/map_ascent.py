@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,8 @@ class Ascent(NamedTuple):
     rounding: float  #: what heights of the same mode may differ by, in nats
 
 
-#: Asks for the log density and its gradient at a point.
-Ascending = Generator[np.ndarray, tuple[float, np.ndarray], Ascent]
+#: The log density and its gradient at a point.
+Answer = tuple[float, np.ndarray]
 
 
 def map_ascents(
@@ -75,7 +75,7 @@ class _Climb:
         self.place, self.value, self.slope = np.zeros(len(start)), -math.inf, np.zeros(len(start))
         self.pairs: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def run(self) -> Ascending:
+    def run(self) -> Generator[np.ndarray, Answer, Ascent]:
         """Ascend to a mode, or as far as the steps lead."""
         self.value, self.slope, is_finite = yield from self._asked(self.place)
         if not is_finite:
@@ -101,7 +101,7 @@ class _Climb:
         """Return what values may be off by, in nats."""
         return LEVELS.rounding_units * self.problem.rounding(self.value)
 
-    def _step(self, direction: np.ndarray) -> Generator:
+    def _step(self, direction: np.ndarray) -> Generator[np.ndarray, Answer, bool]:
         """Take a step that satisfies the weak Wolfe conditions; whether there is one."""
         rise, low, high = float(direction @ self.slope), 0.0, math.inf
         # Without pairs nothing is known of the scale: the first step is of length one at most.
@@ -131,7 +131,7 @@ class _Climb:
         self.place, self.value, self.slope = place, value, slope
         return True
 
-    def _asked(self, place: np.ndarray) -> Generator:
+    def _asked(self, place: np.ndarray) -> Generator[np.ndarray, Answer, Any]:
         """Ask for value and slope at a place, and whether they are finite."""
         value, gradient = yield self._theta(place)
         is_finite = math.isfinite(value) and bool(np.isfinite(gradient).all())

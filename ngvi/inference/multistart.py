@@ -118,9 +118,7 @@ class MultiStart:
     # -- the way to an optimum --------------------------------------------------------
 
     def _reach_at_once(self, own: Start, has_choice: bool) -> bool:
-        """Follow the first starts, the best of them twice as far, and the highest mode; whether one
-        comes to an optimum.
-        """
+        """Follow the first starts, then the highest mode; return whether one is an optimum."""
         runs, most = self.runs, self.options.multi_start.first_steps
         for start in self._first_starts(own) if has_choice else [own]:
             runs.waiting.append(runs.coarse(start, most))

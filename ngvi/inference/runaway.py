@@ -91,8 +91,9 @@ class _Draws:
         return self.theta + (factor - 1.0) * along
 
     def are_endless(self, gaps: np.ndarray, is_optimum: bool = False) -> bool:
-        """Whether there is no end along the axis where the draws are, or along one as far of which
-        the density knows nothing.
+        """Return whether the density has no end along the axis where the draws are.
+
+        Nor, where the state is no optimum, along the axis that moves the density least.
 
         :param gaps: from where the way begins.
         """

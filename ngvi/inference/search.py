@@ -1,6 +1,4 @@
-"""What all searches from one start share: they go on when they are asked to, and say how they
-ended.
-"""
+"""What all searches from one start share: they go on when asked to, and say how they ended."""
 
 from __future__ import annotations
 

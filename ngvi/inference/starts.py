@@ -1,5 +1,4 @@
-"""Where runs begin: where the model itself says, and broad, because tight starts end in poor
-optima.
+"""Where runs begin: broad, because tight starts end in poor optima, and where the model says.
 
 - The guide's own start is ``N(m, I)`` on the unconstrained scale, with the mean ``m`` of its
   ``init_loc_fn``; narrower ones, if the bound or its gradient overflows there.
@@ -158,10 +157,9 @@ class Starts:
 
         :param near: a Gaussian whose standard deviations say how wide another may be.
         """
-        sd, scales = 1.0, self.options.starts.scales[1:]
+        sd, scales = np.ones(1), self.options.starts.scales[near is None :]
         if near is not None:
             sd = np.concatenate(list(self.problem.space.stddevs(near).values()))
-            scales = self.options.starts.scales
         return self._highest(self._at_scales(mean, sd, scales, name, self._sample()))
 
     def broad(self, mean: np.ndarray) -> Start | None:
@@ -171,8 +169,10 @@ class Starts:
         return self._highest(self._at_scales(mean, sd, options.scales, DRAW, self._sample()))
 
     def other_parameters(self, start: Start) -> Start | None:
-        """Other values of the model's own parameters, as far from the given ones as these are from
-        zero, and at least as a factor of a scale is.
+        """Draw other values of the model's own parameters.
+
+        They are as far from the given ones as these are from zero, and at least as far as a factor
+        of a scale is.
         """
         steps = []
         for value in self.problem.space.model_parameters(start.state).values():

@@ -110,8 +110,9 @@ class Weights(NamedTuple):
     errors: Errors | None = None  #: of their averages; None where nobody has looked at the draws
 
     def are_right(self, level: int) -> bool:
-        """Whether averages under them are those of the posterior, as far as a k-hat tells that is
-        so many standard errors larger.
+        """Return whether averages under them are those of the posterior.
+
+        :param level: standard errors by which k-hat may be larger than it seems.
         """
         if self.share >= OPTIONS.alike:
             return True
