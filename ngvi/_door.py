@@ -9,39 +9,104 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import operator
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from ngvi._warn import warn
 
 Function = TypeVar("Function", bound=Callable)
-Class = TypeVar("Class", bound=type)
 #: Defaults that are written out in words; of others there are dots.
 SHORT = (bool, int, float, str, type, type(None))
 
-#: What an argument is called elsewhere.
-CALLED = {
-    "step_size": "lr learning_rate stepsize alpha rho",
-    "num_particles": "particles num_samples num_draws n_samples",
-    "num_samples": "draws num_draws n_samples n_draws size n samples",
-    "num_draws": "draws num_samples n_samples n_draws size n",
-    "rng_key": "seed random_seed key rng random_state prng_key",
-    "seed": "rng_key random_seed key rng random_state",
-    "family": "kind covariance method",
-    "init_loc_fn": "init init_values init_strategy start",
-    "momentum": "beta beta1 b1",
-    "max_kl": "clip clip_norm kl",
-    "curvature": "hessian estimator",
-    "path": "file filename fname",
-    "var_names": "names vars sites params parameters",
-    "prob": "hdi_prob ci_prob ci level confidence quantiles percentiles",
-    "plate": "dim group groups by var_name unit",
-    "rows": "index indices idx row i",
-    "num_warmup": "warmup warmup_steps tune burn_in num_tune",
-    "num_chains": "chains n_chains",
-    "target_accept_prob": "target_accept",
+#: What other libraries write, by the call and by what is written here.
+ELSEWHERE = {
+    "any": {
+        "step_size": "lr learning_rate stepsize alpha rho",
+        "num_particles": "particles num_samples num_draws n_samples",
+        "num_samples": "draws num_draws n_samples n_draws size n samples",
+        "num_draws": "draws num_samples n_samples n_draws size n",
+        "rng_key": "seed random_seed key rng random_state prng_key",
+        "seed": "rng_key random_seed key rng random_state",
+        "family": "kind covariance method",
+        "init_loc_fn": "init init_values init_strategy start",
+        "momentum": "beta beta1 b1",
+        "max_kl": "clip clip_norm kl",
+        "curvature": "hessian estimator",
+        "path": "file filename fname",
+        "var_names": "names vars sites params parameters",
+        "prob": "hdi_prob ci_prob ci level confidence quantiles percentiles",
+        "plate": "dim group groups by var_name unit",
+        "rows": "index indices idx row i",
+        "num_warmup": "warmup warmup_steps tune burn_in num_tune",
+        "num_chains": "chains n_chains",
+        "target_accept_prob": "target_accept",
+    },
+    "fit": {
+        "max_steps=, the most steps of one search. fit ends by itself, at the optimum": (
+            "num_steps n_steps steps num_iterations num_iters num_iter n_iter iterations max_iter "
+            "maxiter niter epochs num_epochs n_epochs max_epochs svi_steps"
+        ),
+        "no step size and no optimiser to give: fit chooses its own. Leave it out, or take SVI "
+        "with BLR() for a loop of your own": (
+            "lr learning_rate step_size stepsize optim optimizer optimiser alpha momentum scheduler"
+        ),
+        "progress_bar=": "verbose progress progressbar disable_progbar quiet silent show_progress",
+        "no number of draws: ask the result for them, result.sample(1000)": (
+            "num_samples n_samples draws num_draws samples num_particles particles num_gradients"
+        ),
+        "no Markov chain: the result has draws, result.sample(1000)": (
+            "num_warmup warmup tune burn_in chains num_chains cores target_accept_prob kernel"
+        ),
+        "tolerance=, in nats": "tol atol rtol eps tol_rel_obj",
+        "time_limit=, in seconds": "timeout max_time time_budget max_seconds time",
+        "init_loc_fn=init_to_value(values={...})": (
+            "init_values initial_values inits initvals start init_params init_strategy x0"
+        ),
+        'effort="quick", "standard" or "thorough", for how long other optima are looked for': (
+            "exploration num_starts n_starts restarts num_restarts n_restarts"
+        ),
+        "no need for it: the same random seed repeats a fit. Leave it out": "deterministic",
+        "no processes: SVI with pyro_ngvi.parallel.DataParallel shares rows out": "process_group",
+        "batches=, an iterable of the model's arguments; or a plate with subsample_size= in the "
+        "model": "batch_size minibatch_size minibatch dataloader loader",
+        "callback=": "callbacks callback_fn on_step hook",
+        "checkpoint=": "checkpoint_path checkpoint_dir checkpoint_file save_path",
+        "family= and guide=": "method approximation autoguide guide_type variational_family",
+        "create_plates= of the guide: write guide=NaturalGaussianGuide(model, create_plates=...)": (
+            "create_plates"
+        ),
+        "no device: fit computes where the data and the model's tensors are": "device gpu cuda",
+        "the seed": "seed random_seed rng_seed random_state rng rng_key key prng_key",
+    },
+    "FitResult": {
+        "result.sample(1000)": "get_samples samples draws posterior_samples rvs",
+        "result.summary()": "mean means sd std stddev median quantiles hdi stats coef",
+        "result.bound": "elbo evidence log_evidence logz lower_bound",
+        "result.losses": "loss history elbos",
+        "len(result.trace)": "num_steps steps niter",
+        "result.restarts": "starts",
+        "result.validation": "audit",
+        "result.cost": "num_evaluations nfev njev",
+        "result.converged": "success is_converged certified",
+        "result.diagnostics": "khat pareto_k k_hat",
+        "result.predictive(...)": "predict posterior_predictive sample_posterior_predictive",
+        "result.loo()": "waic psis_loo elpd loo_pit",
+        "arviz.plot_posterior(result.to_arviz()), say": (
+            "plot_posterior plot_trace plot_forest plot_pair plot_ppc plot_loss"
+        ),
+        "result.to_arviz()": "to_inference_data to_idata idata inference_data",
+    },
+    "Diagnostics": {
+        "pareto_k": "khat k_hat k pareto_khat",
+        "effective_sample_size": "ess n_eff neff",
+    },
 }
+
+
+def written_here(call: str, word: str) -> str:
+    """Return what is written here for a word of other libraries, or nothing."""
+    rows = ELSEWHERE.get(call, {}).items()
+    return next((here for here, words in rows if word in words.split()), "")
 
 
 def door(function: Function) -> Function:
@@ -53,79 +118,10 @@ def door(function: Function) -> Function:
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        _check_call(function, signature, args, kwargs)
+        check_call(function, signature, args, kwargs)
         return function(*args, **kwargs)
 
     return called  # type: ignore[return-value]
-
-
-def door_of_fields(cls: Class) -> Class:
-    """A dataclass that says which fields it has."""
-    cls.__init__ = door(cls.__init__)  # type: ignore[misc]
-    return cls
-
-
-def door_with_options_of(*names: str) -> Callable[[Function], Function]:
-    """:func:`door` of a method that passes its other keywords on to others of its object.
-
-    :param names: of these, dotted if they are a part's.
-    """
-
-    def with_door(function: Function) -> Function:
-        own = inspect.signature(function).parameters.values()
-        named = [one for one in own if one.kind is not one.VAR_KEYWORD]
-
-        @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            others = (inspect.signature(operator.attrgetter(one)(args[0])) for one in names)
-            taken = (one for other in others for one in other.parameters.values())
-            passed = (one for one in taken if one.kind is one.KEYWORD_ONLY)
-            _check_call(function, inspect.Signature([*named, *passed]), args, kwargs)
-            return function(*args, **kwargs)
-
-        return called  # type: ignore[return-value]
-
-    return with_door
-
-
-class TellsWhatItHas:
-    """An object that says what it has in the place of an attribute, or an item, that it has not."""
-
-    #: What results of other libraries have, by what there is here.
-    _names_elsewhere: ClassVar[Mapping[str, str]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or hasattr(type(self), name):
-            return object.__getattribute__(self, name)  # whose error is that of a property, maybe
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{self._meant(name)}")
-
-    def __getitem__(self, name: Any) -> Any:
-        raise TypeError(f"{type(self).__name__} has no items: it has {', '.join(self._has())}.")
-
-    def _has(self) -> list[str]:
-        return [one for one in sorted({*dir(type(self)), *vars(self)}) if not one.startswith("_")]
-
-    def _meant(self, name: str) -> str:
-        meant = [here for here, names in self._names_elsewhere.items() if name in names.split()]
-        near = difflib.get_close_matches(name, self._has(), 1)
-        if meant:
-            return f": write {meant[0]}."
-        return f". Is {near[0]} meant?" if near else f". It has {', '.join(self._has())}."
-
-
-def signature_of(function: Callable, follow: bool) -> inspect.Signature | None:
-    """What a call takes; None if nobody can tell.
-
-    :param follow: to what a decorator or a handler wraps.
-    """
-    while follow and callable(getattr(function, "fn", None)):
-        function = function.fn  # type: ignore[attr-defined]
-    if hasattr(function, "forward") and hasattr(function, "named_parameters"):
-        function = function.forward  # of a module of torch
-    try:
-        return inspect.signature(function, follow_wrapped=follow)
-    except (TypeError, ValueError):
-        return None
 
 
 def as_written(name: str, parameters: Iterable[inspect.Parameter]) -> str:
@@ -139,7 +135,7 @@ def as_written(name: str, parameters: Iterable[inspect.Parameter]) -> str:
     return f"{name}{inspect.Signature(plain)}".replace("=Ellipsis", "=...")
 
 
-def _check_call(
+def check_call(
     function: Callable, signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
 ) -> None:
     try:
@@ -160,7 +156,8 @@ def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], rea
     names = [one for one in signature.parameters if one != "self"]
     for keyword in kwargs:
         if keyword not in names:
-            near = [one for one in names if keyword.lower() in CALLED.get(one, "").split()]
+            known = ELSEWHERE["any"]
+            near = [one for one in names if keyword.lower() in known.get(one, "").split()]
             near = near or difflib.get_close_matches(keyword.lower(), names, 1)
             hint = f"Is {near[0]}= meant?" if near else ""
             has = ", ".join(f"{one}=" for one in names) or "none"

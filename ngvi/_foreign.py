@@ -1,14 +1,14 @@
-"""Arguments of a model that are no arrays of numbers, as notes of the model's own errors."""
+"""Arguments of a model that are not numeric arrays, as notes of the model's own errors."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError, frames
+from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 
 #: Packages whose data frames, columns and matrices neither library computes with.
 FRAMES = ("pandas", "polars", "xarray", "pyarrow", "scipy")
@@ -22,7 +22,7 @@ NO_NUMBERS = {
     "m": "times",
 }
 #: How the note begins.
-NOTE = "Some of the model's arguments are no arrays of numbers"
+NOTE = "Some of the model's arguments are not numeric arrays"
 
 
 @contextlib.contextmanager
@@ -52,18 +52,11 @@ def note_foreign_arguments(
         is_ours = isinstance(error, (InvalidStartError, DiscreteLatentError, NoLatentsError))
         has_note = any(NOTE in note for note in getattr(error, "__notes__", ()))
         _note_numbers(error, named, default)
-        if not (is_ours or words):
-            _note_shapes(error, named)
-            _note_other_library(error, "pyro" if convert.startswith("jnp") else "numpyro")
         if words and not is_ours and not has_note:
-            codes = members = ""
-            if any(kind in one for one in words for kind in NO_NUMBERS.values()):
-                codes = "; of strings their codes, np.unique(strings, return_inverse=True)[1]"
-            if any(isinstance(value, (Mapping, list, tuple)) for value in named.values()):
-                members = " What a list or a dict holds, a call passes by *data or **data."
             error.add_note(
                 f"{NOTE} (they are counted from zero): {', '.join(words)}. Pass {convert}(...) of "
-                f"the numbers (of a data frame, of each column{codes}).{members}"
+                "the numbers (of a data frame, of each column; of strings their codes, "
+                "np.unique(strings, return_inverse=True)[1])."
             )
         raise
 
@@ -87,27 +80,6 @@ def _note_numbers(error: Exception, named: dict[str, Any], default: str) -> None
             f"{', '.join(others)} (counted from zero), and numbers of the model's own are {default}"
             f": convert these arguments, x.to({default}), or torch.set_default_dtype(...).",
         )
-    if default and any(word in str(error) for word in ("used as indices", "shape of the mask")):
-        kinds = [f"{name} is {types[name]}" for name in types if hasattr(named[name], "dtype")]
-        _note(error, f"{', '.join(kinds)} (counted from zero). Codes of groups are x.long().")
-    if isinstance(error, IndexError) and "out of bounds" in str(error):
-        _note(error, "Are there more groups than their plate has, or are they counted from one?")
-
-
-def _note_shapes(error: Exception, named: dict[str, Any]) -> None:
-    """Note the shapes of arguments where the error is of shapes."""
-    words = ("size of tensor", "roadcast", "shapes", "hape mismatch", "same shape")
-    is_of_shapes = any(word in str(error) for word in words)
-    shapes = {name: getattr(value, "shape", None) for name, value in named.items()}
-    shown = [f"{name} {tuple(shape)}" for name, shape in shapes.items() if shape is not None]
-    if is_of_shapes and shown:
-        _note(error, f"Shapes of the model's arguments, counted from zero: {', '.join(shown)}.")
-
-
-def _note_other_library(error: Exception, other: str) -> None:
-    """Note that the model calls the library that it is not run by."""
-    if any(str(frame.f_globals.get("__name__")).startswith(f"{other}.") for frame in frames(error)):
-        _note(error, f"The model calls {other}, which does not know of who runs it.")
 
 
 def _note(error: Exception, words: str) -> None:

@@ -5,6 +5,7 @@ One table for both packages; ``tests/test_bad_input.py`` has what takes more tha
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import threading
@@ -13,7 +14,10 @@ import warnings
 import numpy as np
 import pytest
 
+from ngvi._door import ELSEWHERE, door
+from ngvi.inference.options import MultiStartOptions
 from tests import models
+from tests.inference.results import shared_result
 from tests.ppl import load
 
 Y = np.array([1.0, 2.0, 3.0])
@@ -117,129 +121,186 @@ def nan_beside_a_bad_scale(ppl):
     fit(ppl, model, ppl.array([np.nan]))
 
 
+class Box:
+    @door
+    def open(self, step_size: float = 1.0, *, lid: bool = True) -> float:
+        return step_size
+
+
+def svi(ppl, optimiser, loss, family="diagonal"):
+    model = models.location(ppl)
+    stock = ppl.infer.SVI
+    run = stock(model, ppl.guide(model, family), optimiser, loss)
+    if ppl.is_numpyro:
+        import jax
+
+        return run.update(run.init(jax.random.key(0), ppl.array(Y)), ppl.array(Y))
+    return run.step(ppl.array(Y))
+
+
+def swapped(ppl):
+    model = models.location(ppl)
+    run = ppl.infer.SVI(ppl.guide(model), model, ppl.optimiser(), ppl.elbo())
+    if ppl.is_numpyro:
+        import jax
+
+        return run.init(jax.random.key(0), ppl.array(Y))
+    return run.step(ppl.array(Y))
+
+
+def optimiser(ppl, name):
+    """A stock one."""
+    if ppl.is_numpyro:
+        return getattr(ppl.lib.optim, name)(1e-2)
+    return getattr(ppl.lib.optim, name)({"lr": 1e-2})
+
+
+def options_in_words(ppl):
+    options = ppl.package.FitOptions(multi_start=MultiStartOptions(num_starts="many"))
+    return ppl.fit(models.location(ppl), ppl.array(Y), options=options)
+
+
+#: A call, as it is written, and the words of its error.
 MISTAKES = {
-    # -- arguments of fit
-    "family beside guide": (
-        lambda ppl: fit(ppl, guide=ppl.guide(models.location(ppl)), family="diagonal"),
-        "family= is ignored beside guide=.*Give it to the guide",
+    "fit(ppl, guide=ppl.guide(model), family='diagonal')": (
+        "family= is ignored beside guide=.*Give it to the guide"
     ),
-    "init_loc_fn beside guide": (
-        lambda ppl: fit(ppl, guide=ppl.guide(models.location(ppl)), init_loc_fn=ppl.start_at()),
-        "init_loc_fn= is ignored beside guide=",
+    "fit(ppl, guide=ppl.guide(model), init_loc_fn=ppl.start_at())": (
+        "init_loc_fn= is ignored beside guide="
     ),
-    "family beside init": (
-        lambda ppl: fit(ppl, init=fitted(ppl.name), family="diagonal"),
-        "family='diagonal' is ignored beside init=.*'covariance_cholesky'.*Leave family= out",
+    "fit(ppl, init=fitted(ppl.name), family='diagonal')": (
+        "family='diagonal' is ignored beside init=.*'covariance_cholesky'.*Leave family= out"
     ),
-    "init of another model": (
-        lambda ppl: fit(ppl, other_model(ppl), init=fitted(ppl.name)),
-        "init= is the result of another model.*'theta' is missing there",
+    "fit(ppl, other_model(ppl), init=fitted(ppl.name))": (
+        "init= is the result of another model.*'theta' is missing there"
     ),
-    "init that is no result": (
-        lambda ppl: fit(ppl, init=3),
-        "init must be the result.*init_loc_fn",
+    "fit(ppl, init=3)": "init must be the result.*init_loc_fn",
+    "fit(ppl, guide=ppl.guide(other_model(ppl)))": (
+        "latent site 'theta'.* missing|Latent site 'theta' is missing"
     ),
-    "a guide of another model": (
-        lambda ppl: fit(ppl, guide=ppl.guide(other_model(ppl))),
-        "latent site 'theta'.* missing|Latent site 'theta' is missing",
+    "fit(ppl, guide='diagonal')": "guide must be.*family=",
+    "fit(ppl, allow_prior='no')": "allow_prior must be True or False, got 'no'",
+    "fit(ppl, tolerance=np.inf)": "tolerance must be .*finite",
+    "fit(ppl, tolerance='0.1')": "tolerance must be",
+    "fit(ppl, curvature='exact')": "curvature='exact'",
+    "fit(ppl, family='round')": "Unknown family='round'",
+    "fit(ppl, guide=ppl.autoguide.AutoDelta(model))": "NaturalGaussianGuide",
+    "fit(ppl, reparametrize='always')": "reparametrize must be 'auto', True or False, got 'always'",
+    "fit(ppl, reparametrize=True, family='diagonal')": "True is ignored beside family=",
+    "fit(ppl, init_loc_fn=0.0)": "init_loc_fn must be .*init_to_value",
+    "fit(ppl, create_plates=3)": r"create_plates= of the guide: write guide=",
+    "traced(ppl)": "fit decides on numbers.*outside",
+    "ppl.fit(None)": "model must be a function.*got None",
+    "ppl.fit(ppl.dist.Normal(ppl.array(0.0), 1.0))": (
+        "model must be a function with sample statements"
     ),
-    "a guide that is a name": (lambda ppl: fit(ppl, guide="diagonal"), "guide must be.*family="),
-    "a flag that is a word": (
-        lambda ppl: fit(ppl, allow_prior="no"),
-        "allow_prior must be True or False, got 'no'",
+    "fit(ppl, generator(ppl))": "model model is a generator.*yield",
+    "fit(ppl, generator)": "model generator ran|no latent variables.*without a sample statement",
+    "fitted(ppl.name).diagnose(0)": "num_draws must be an integer of at least 1, got 0",
+    "fitted(ppl.name).sample(-1)": "num_samples must be an integer of at least 1, got -1",
+    "fitted(ppl.name).predictive(num_samples=2.5)": "num_samples must be",
+    "fitted(ppl.name).to_arviz(0)": "num_samples must be",
+    "quantiles(ppl, [0.5, 1.5])": r"quantiles.*\(0, 1\)",
+    "before_the_first_call(ppl)": "before its first call.*step",
+    "two_guides(ppl)": "Two guides in one run .*(prefix=|AutoGuideList)",
+    "coming_and_going(ppl, (1, 2))": "'mu1' has unconstrained shape.*set up without it.*make a new",
+    "coming_and_going(ppl, (2, 1))": "'mu1' is missing.*make a new",
+    "ppl.svi(other_model(ppl), ppl.guide(model), args=(Y,)).step()": (
+        "another model: its latents 'mu' are missing.*'theta'|'mu' is missing in a run"
     ),
-    "an infinite tolerance": (lambda ppl: fit(ppl, tolerance=np.inf), "tolerance must be .*finite"),
-    "a tolerance that is a word": (lambda ppl: fit(ppl, tolerance="0.1"), "tolerance must be"),
-    "an unknown curvature": (lambda ppl: fit(ppl, curvature="exact"), "curvature='exact'"),
-    "an unknown family": (lambda ppl: fit(ppl, family="round"), "Unknown family='round'"),
-    "a guide without a Gaussian of ours": (
-        lambda ppl: fit(ppl, guide=ppl.autoguide.AutoDelta(models.location(ppl))),
-        "NaturalGaussianGuide",
+    "fit(ppl, init_loc_fn=ppl.start_at(mu=np.nan))": "'mu' starts at .*nan.*init_loc_fn",
+    "ppl.fit(observing(ppl, y, (5,)))": r"'y' has a value of shape \(3,\).*of shape \(5,\)",
+    "nan_beside_a_bad_scale(ppl)": (
+        r"(?s)cannot run: .*scale.*\(Its argument 0 holds NaN, which is the cause if"
     ),
-    "locals by modes in a word": (
-        lambda ppl: fit(ppl, reparametrize="always"),
-        "reparametrize must be 'auto', True or False, got 'always'",
+    "rule(ppl, 'Snngm', step_size=np.inf)": "(step_size|lr) must be positive and finite",
+    "options_of_the_other_package(ppl)": "keyword arguments here|takes its options in a dictionary",
+    "rule(ppl, 'Nagm', momentum='much')": r"momentum must be in \[0, 1\)",
+    "ppl.elbo('NaturalELBO', num_particles='ten')": (
+        "num_particles must be an integer of at least 1, got 'ten'"
     ),
-    "locals by modes beside family": (
-        lambda ppl: fit(ppl, reparametrize=True, family="diagonal"),
-        "True is ignored beside family=",
+    "svi(ppl, ppl.optimiser(), package.NaturalELBO)": (
+        r"NaturalELBO itself was given.*write NaturalELBO\(\)"
     ),
-    "no start": (lambda ppl: fit(ppl, init_loc_fn=0.0), "init_loc_fn must be .*init_to_value"),
-    "no plates": (
-        lambda ppl: fit(ppl, create_plates=3),
-        r"create_plates= of the guide: write guide=",
+    "package.SVI(model, ppl.guide(model), package.BLR, ppl.elbo())": (
+        r"BLR itself was given.*write BLR\(\)"
     ),
-    "a traced fit": (traced, "fit decides on numbers.*outside"),
-    # -- what is no model
-    "no model": (lambda ppl: ppl.fit(None), "model must be a function.*got None"),
-    "a distribution": (
-        lambda ppl: ppl.fit(ppl.dist.Normal(ppl.array(0.0), 1.0)),
-        "model must be a function with sample statements",
+    "package.SVI(model, package.NaturalGaussianGuide, ppl.optimiser(), ppl.elbo())": (
+        "NaturalGaussianGuide itself was given"
     ),
-    "a generator": (lambda ppl: fit(ppl, generator(ppl)), "model model is a generator.*yield"),
-    "a function that makes the model": (
-        lambda ppl: fit(ppl, generator),
-        "model generator ran|no latent variables.*without a sample statement",
+    "package.NaturalELBO(num_samples=3)": (
+        r"NaturalELBO has no argument num_samples=. Is num_particles= meant\?"
     ),
-    # -- results
-    "no draws to diagnose": (
-        lambda ppl: fitted(ppl.name).diagnose(0),
-        "num_draws must be an integer of at least 1, got 0",
+    "package.NaturalGaussianGuide(model, init_strategy=3)": (
+        r"NaturalGaussianGuide has no argument init_strategy=. Is init_loc_fn= meant\?"
     ),
-    "fewer than no draws": (
-        lambda ppl: fitted(ppl.name).sample(-1),
-        "num_samples must be an integer of at least 1, got -1",
+    "package.NaturalGaussianGuide()": (
+        r"NaturalGaussianGuide\(model, .* was called otherwise: missing a required argument: 'mod"
     ),
-    "half a draw": (
-        lambda ppl: fitted(ppl.name).predictive(num_samples=2.5),
-        "num_samples must be",
+    "result.sample(n_samples=3)": r"sample has no argument n_samples=. Is num_samples= meant\?",
+    "result.sample(3, 10)": r"sample\(num_samples=1000, \*.* was called otherwise: too many",
+    "swapped(ppl)": r"The guide is in the place of the model: it is SVI\(model, guide",
+    "ppl.call(ppl.guide(observing(ppl, [1.0, 2.0])))": (
+        "Observed site 'y' has a list, and .*(Pyro|NumPyro) takes"
     ),
-    "no draws for ArviZ": (lambda ppl: fitted(ppl.name).to_arviz(0), "num_samples must be"),
-    # -- guides
-    "quantiles outside (0, 1)": (lambda ppl: quantiles(ppl, [0.5, 1.5]), r"quantiles.*\(0, 1\)"),
-    "a median before the first call": (before_the_first_call, "before its first call.*step"),
-    "two guides of one name": (two_guides, "Two guides in one run .*(prefix=|AutoGuideList)"),
-    "a latent that comes": (
-        lambda ppl: coming_and_going(ppl, (1, 2)),
-        "'mu1' has unconstrained shape.*set up without it.*make a new",
+    "result.predictive(100)": r"for so many draws write predictive\(num_samples=100\)",
+    "result.predictive(x=3)": (
+        "predictive has no argument x=, and neither has the model.*Is X= meant"
     ),
-    "a latent that goes": (
-        lambda ppl: coming_and_going(ppl, (2, 1)),
-        "'mu1' is missing.*make a new",
+    "result.posterior_of(0)": "optimum must be one of result.optima, got 0",
+    "result.save(3)": "path must be the path of a file.*got 3",
+    "result['weights']": r"write result.sample\(1000\)\['weights'\]",
+    "package.SVI(len, print, ppl.optimiser(), 'elbo')": (
+        r"loss must be an object such as NaturalELBO\(\), got 'elbo'"
     ),
-    "NaturalELBO with the guide of another model": (
-        lambda ppl: ppl.svi(other_model(ppl), ppl.guide(models.location(ppl)), args=(Y,)).step(),
-        "another model: its latents 'mu' are missing.*'theta'|'mu' is missing in a run",
+    "package.SVI(len, None, ppl.optimiser(), ppl.elbo())": (
+        r"guide must be a guide, NaturalGaussianGuide\(model\) say, got None"
     ),
-    # -- starts and data
-    "a start outside of the support": (
-        lambda ppl: fit(ppl, init_loc_fn=ppl.start_at(mu=np.nan)),
-        "'mu' starts at .*nan.*init_loc_fn",
+    "result.summary(sites=['w'])": (
+        r"FitResult.summary has no argument sites=. Is var_names= meant\?"
     ),
-    "data of another size": (
-        lambda ppl: ppl.fit(observing(ppl, ppl.array(Y), (5,))),
-        r"'y' has a value of shape \(3,\).*of shape \(5,\)",
+    "result.summary(hdi_prob=0.9)": (
+        r"FitResult.summary has no argument hdi_prob=. Is prob= meant\?"
     ),
-    "NaN in the data that is not the cause": (
-        nan_beside_a_bad_scale,
-        r"(?s)cannot run: .*scale.*\(Its argument 0 holds NaN, which is the cause if",
+    "result.to_arviz(groups='posterior')": (
+        "FitResult.to_arviz has no argument groups=. It has num_samples=, .*prior=, .*corrected="
     ),
-    # -- rules
-    "an infinite step size": (
-        lambda ppl: rule(ppl, "Snngm", step_size=np.inf),
-        "(step_size|lr) must be positive and finite",
+    "result.to_arviz(draws=10)": (
+        r"FitResult.to_arviz has no argument draws=. Is num_samples= meant\?"
     ),
-    "options of the other package": (
-        options_of_the_other_package,
-        "keyword arguments here|takes its options in a dictionary",
+    "result.loo(pointwise=True)": r"FitResult.loo has no argument pointwise=. It has plate=\.",
+    "result.influence(['rows'])": r"plate must be the name of one plate, or None, got \['rows'\]",
+    "result.without()": (
+        r"FitResult.without\(rows, plate=None\) was called otherwise: missing .* 'rows'"
     ),
-    "a word for a number": (
-        lambda ppl: rule(ppl, "Nagm", momentum="much"),
-        r"momentum must be in \[0, 1\)",
+    "result.without(index=3)": r"FitResult.without has no argument index=. Is rows= meant\?",
+    "result.nuts(chains=2)": r"FitResult.nuts has no argument chains=. Is num_chains= meant\?",
+    "result.nuts(tune=2)": r"FitResult.nuts has no argument tune=. Is num_warmup= meant\?",
+    "result.update(rows=3)": "update has no argument rows=, and neither has the model",
+    "result.update(result.model, *result.args)": (
+        "update has the model already, and argument 0 .* is the model itself: leave it out"
     ),
-    "particles in words": (
-        lambda ppl: ppl.elbo("NaturalELBO", num_particles="ten"),
-        "num_particles must be an integer of at least 1, got 'ten'",
+    "result.predictive(new_groups=3)": (
+        "new_groups must be True, the name of a plate, .*got 3; the plates around latents are"
+    ),
+    "type(result)('fit.ngvi')": (
+        r"FitResult is what fit\(model, ...\) returns.*FitResult.load\(path, model\)"
+    ),
+    "result.save('fit.ngvi', overwrite=True)": (
+        r"FitResult.save has no argument overwrite=. It has path=, data=\."
+    ),
+    "result.to_arviz(coords=['a', 'b'])": r"coords must be a dictionary, coords=\{'axis'",
+    "type(result).load('fit.ngvi', len, guide='diagonal')": (
+        r"guide must be a guide, such as NaturalGaussianGuide\(model\), got 'diagonal'"
+    ),
+    "package.FitOptions(bananas=3)": "FitOptions has no argument bananas=. It has prior_start=",
+    "ppl.fit(model, y, options=package.FitOptions(multi_start={'num_starts': 3}))": (
+        r"options=FitOptions.multi_start must be of type MultiStartOptions\(...\), got \{'num"
+    ),
+    "options_in_words(ppl)": "FitOptions.multi_start.num_starts must be of type int, got 'many'",
+    "result.diagnostics['pareto_k']": "Diagnostics has no items: it has .*pareto_k",
+    "result.diagnose(random_seed=1)": (
+        r"diagnose has no argument random_seed=. Is (seed|rng_key)= meant\?"
     ),
 }
 
@@ -247,17 +308,10 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.filterwarnings("ignore:Found")
 def test_a_mistake_is_named_with_its_way_out(ppl, mistake):
-    action, words = MISTAKES[mistake]
-    with pytest.raises((ValueError, TypeError, RuntimeError), match=words):
-        action(ppl)
-
-
-def test_integers_of_numpy_are_integers(ppl):
-    result = fitted(ppl.name)
-    assert ppl.numpy(result.sample(np.int64(7))["mu"]).shape[0] == 7
-    assert result.diagnose(np.int32(50)).num_draws == 50
-    assert fit(ppl, max_steps=np.int64(50)).converged
-    ppl.elbo("NaturalELBO", num_particles=np.int32(4), num_gradients=np.int64(8))
+    names = {"ppl": ppl, "result": shared_result(ppl), "package": ppl.package}
+    names |= {"model": models.location(ppl), "y": ppl.array(Y)}
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=MISTAKES[mistake]):
+        eval(mistake, {**globals(), **names})
 
 
 def test_two_threads_fit_one_after_the_other(ppl):
@@ -324,12 +378,6 @@ def test_traced_step_sizes_pass_numpyro():
         assert np.isfinite(svi.run(2)).all()
 
 
-def test_a_key_that_is_none_is_named_numpyro():
-    ppl = load("numpyro")
-    with ppl.float64(), pytest.raises(TypeError, match=r"rng_key must be .*jax.random.key\(0\)"):
-        fit(ppl, rng_key=3)
-
-
 def test_what_only_torch_can_do_wrong_pyro():
     ppl = load("pyro")
     torch = ppl.np
@@ -383,10 +431,119 @@ def test_what_only_torch_can_do_wrong_pyro():
                     needs_gradients()
 
 
-def test_another_guides_parameters_in_the_store_are_refused_pyro():
+# -- doors
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ((), {"lr": 1.0}, r"Box.open has no argument lr=. Is step_size= meant\?"),
+        ((), {"lids": 1.0}, r"has no argument lids=. Is lid= meant\?"),
+        ((), {"height": 1.0}, r"has no argument height=. It has step_size=, lid=\."),
+        ((1, 2), {}, r"Box.open\(step_size=1.0, \*, lid=True\) was called otherwise: too many"),
+    ],
+)
+def test_a_call_that_is_none_is_told_with_the_right_one(args, kwargs, words):
+    with pytest.raises(TypeError, match=words):
+        Box().open(*args, **kwargs)
+    assert Box().open(2.0, lid=False) == 2.0
+
+
+def test_values_at_the_doors_of_results_are_refused_by_name(ppl):
+    fitted = shared_result(ppl)
+    with pytest.raises(ValueError, match=r"rows must be numbers of rows from 0 .*flatnonzero\(mas"):
+        fitted.without([1, [2, 3]])
+    found = fitted.influence()
+    assert found[-1]["row"] == list(found)[-1]["row"]
+    for index in ("row", len(found), 0.5):
+        with pytest.raises(IndexError, match="by their place in the order of influence"):
+            found[index]
+    with pytest.raises(ValueError, match="num must be an integer of at least 1, got 'all'"):
+        found.plot("all")
+
+
+def test_what_results_of_other_libraries_have_is_told(ppl):
+    fitted = shared_result(ppl)
+    for name, words in (("get_samples", r"sample\(1000\)"), ("elbo", "bound"), ("mean", "summary")):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': write result.{words}"):
+            getattr(fitted, name)
+    with pytest.raises(AttributeError, match="has no attribute 'bananas'. It has .*bound.*loo"):
+        fitted.bananas  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'boundd'. Is bound meant"):
+        fitted.boundd  # noqa: B018
+    with pytest.raises(AttributeError, match="Diagnostics has no .*'khat': write pareto_k"):
+        fitted.diagnostics.khat  # noqa: B018
+    with pytest.raises(AttributeError, match="Trace has no attribute 'loss'. Is losses meant"):
+        fitted.trace.loss  # noqa: B018
+    assert copy.copy(fitted).bound == fitted.bound
+
+
+@pytest.mark.parametrize("name", ["Adam", "ClippedAdam"])
+def test_an_optimiser_that_undoes_natural_gradients_is_warned_of(ppl, name):
+    words = rf"(Adam|{name}) divides each coordinate.*BLR\(\) with NaturalELBO\(\), or Snngm\(\)"
+    with pytest.warns(UserWarning, match=words) as told:
+        svi(ppl, optimiser(ppl, name), ppl.elbo("Trace_ELBO"))
+    found = [one for one in told if "divides" in str(one.message)]
+    assert [one.filename for one in found] == [__file__]
+
+
+def test_optimisers_of_ours_and_plain_gradients_are_not_warned_of(ppl):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*divides each coordinate")
+        svi(ppl, ppl.optimiser("Snngm"), ppl.elbo("Trace_ELBO"))
+        svi(ppl, optimiser(ppl, "SGD"), ppl.elbo("Trace_ELBO"))
+
+
+def test_optax_is_looked_into_numpyro(numpyro_backend):
+    optax = pytest.importorskip("optax")
+    ppl = load("numpyro")
+    with pytest.warns(UserWarning, match="The optimiser divides each coordinate"):
+        svi(ppl, optax.adam(1e-2), ppl.elbo("Trace_ELBO"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*divides each coordinate")
+        svi(ppl, optax.chain(ppl.optimiser("Snngm"), optax.scale(1.0)), ppl.elbo("Trace_ELBO"))
+
+
+def test_the_state_of_another_optimiser_is_refused_numpyro(numpyro_backend):
+    import jax
+
+    ppl = load("numpyro")
+    model, y = models.location(ppl), ppl.array(Y)
+
+    def run(name):
+        parts = ppl.guide(model, "diagonal"), ppl.optimiser(name), ppl.elbo("NaturalELBO")
+        return ppl.infer.SVI(model, *parts)
+
+    first, second = run("BLR"), run("Snngm")
+    state = first.init(jax.random.key(0), y)
+    second.init(jax.random.key(0), y)
+    with pytest.raises(ValueError, match="Snngm was given the state of another optimiser"):
+        jax.jit(second.update)(state, y)
+
+
+def test_the_state_of_another_optimiser_is_refused_pyro(pyro_backend):
     ppl = load("pyro")
-    ppl.forget()
-    with ppl.float64():
-        ppl.call(ppl.guide(models.location(ppl)), ppl.array(Y))
-        with pytest.raises(ValueError, match="another guide.*clear_param_store"):
-            ppl.call(ppl.guide(two_latents(ppl)))
+    model, y = models.location(ppl), ppl.array(Y)
+
+    def run(name):
+        ppl.forget()
+        made = ppl.optimiser(name)
+        svi = ppl.infer.SVI(model, ppl.guide(model, "diagonal"), made, ppl.elbo("NaturalELBO"))
+        return svi, made
+
+    svi_first, first = run("BLR")
+    svi_first.step(y)
+    svi_second, second = run("Snngm")
+    second.set_state(first.get_state())
+    with pytest.raises(ValueError, match="state is of another optimiser"):
+        svi_second.step(y)
+    with pytest.raises(ValueError, match="Snngm was given the state of another optimiser"):
+        second.set_state({"posterior.loc": {"exp_avg": 1.0}})
+
+
+def test_the_table_of_other_libraries_words_is_short_and_no_name_of_ours_is_in_it():
+    rows = [
+        (call, here, words.split()) for call in ELSEWHERE for here, words in ELSEWHERE[call].items()
+    ]
+    assert len(rows) <= 60
+    assert not [here for call, here, words in rows if here in words]

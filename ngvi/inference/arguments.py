@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from ngvi import errors
-from ngvi._door import as_written, signature_of
+from ngvi._door import as_written, written_here
 from ngvi._warn import warn
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference.options import EFFORTS, FitOptions
+from ngvi.inference.tells import signature_of
 
 # -- options --------------------------------------------------------------------------
 
@@ -160,49 +161,6 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
 # -- keywords that nobody has ---------------------------------------------------------
 
 SEED = "the seed"
-#: What other libraries call it, by what there is here instead.
-HABITS = {
-    "max_steps=, the most steps of one search. fit ends by itself, at the optimum": (
-        "num_steps n_steps steps num_iterations num_iters num_iter n_iter iterations max_iter "
-        "maxiter niter epochs num_epochs n_epochs max_epochs svi_steps"
-    ),
-    "no step size and no optimiser to give: fit chooses its own. Leave it out, or take SVI with "
-    "BLR() for a loop of your own": (
-        "lr learning_rate step_size stepsize optim optimizer optimiser alpha momentum scheduler"
-    ),
-    "progress_bar=": "verbose progress progressbar disable_progbar quiet silent show_progress",
-    "no number of draws: ask the result for them, result.sample(1000)": (
-        "num_samples n_samples draws num_draws samples output_samples num_posterior_samples"
-    ),
-    "no Markov chain: the result has draws, result.sample(1000)": (
-        "num_warmup warmup warmup_steps tune burn_in chains num_chains cores chain_method "
-        "target_accept target_accept_prob kernel"
-    ),
-    "no number of particles and no loss: fit takes as many draws as their noise requires": (
-        "num_particles particles loss elbo num_gradients"
-    ),
-    "tolerance=, in nats": "tol atol rtol eps tol_rel_obj",
-    "time_limit=, in seconds": "timeout max_time time_budget max_seconds time",
-    "init_loc_fn=init_to_value(values={...})": (
-        "init_values initial_values inits initvals start init_params init_strategy init_scale x0"
-    ),
-    'effort="quick", "standard" or "thorough", for how long other optima are looked for': (
-        "exploration num_starts n_starts restarts num_restarts n_restarts"
-    ),
-    "no need for it: the same random seed repeats a fit. Leave it out": "deterministic",
-    "no processes: SVI with pyro_ngvi.parallel.DataParallel shares rows out": "process_group",
-    "batches=, an iterable of the model's arguments; or a plate with subsample_size= in the "
-    "model": "batch_size minibatch_size minibatch dataloader loader",
-    "callback=": "callbacks callback_fn on_step hook",
-    "checkpoint=": "checkpoint_path checkpoint_dir checkpoint_file save_path",
-    "family= and guide=": "method approximation autoguide guide_type posterior variational_family",
-    "no device: fit computes where the data and the model's tensors are": "device gpu cuda",
-    "create_plates= of the guide: write guide=NaturalGaussianGuide(model, create_plates=...)": (
-        "create_plates"
-    ),
-    SEED: "seed random_seed rng_seed random_state rng rng_key key prng_key",
-}
-_MEANT = {name: meant for meant, names in HABITS.items() for name in names.split()}
 
 
 # -- the call of the model ------------------------------------------------------------
@@ -315,9 +273,8 @@ class ModelCall:
 
     def _meant(self, name: str, of_model: list[str]) -> str:
         """What to write in the place of a keyword that nobody has."""
-        habit = _MEANT.get(name.lower())
-        if habit is not None:
-            return f"There is {self.seed if habit is SEED else habit}."
+        if habit := written_here("fit", name.lower()):
+            return f"There is {self.seed if habit == SEED else habit}."
         lower = {one.lower(): one for one in of_model}
         near = self._near(name) or difflib.get_close_matches(name.lower(), lower, 1)
         if near:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from ngvi._door import TellsWhatItHas
+from ngvi.inference.tells import TellsWhatItHas
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ngvi._door import signature_of
 from ngvi._foreign import places, where_not
 from ngvi._warn import warn
+from ngvi.inference.tells import signature_of
 
 
 @dataclass

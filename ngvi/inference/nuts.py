@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi._door import TellsWhatItHas, door_with_options_of
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_number
 from ngvi.inference.chains import (
@@ -32,6 +31,7 @@ from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts_options import NutsOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.resampling import weighed
+from ngvi.inference.tells import TellsWhatItHas, door_with_options_of
 
 OPTIONS = NutsOptions()
 #: For a model without a density of all data.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 from statistics import NormalDist
 
-from ngvi._door import door_of_fields
 from ngvi.inference.mixture_options import MixtureOptions
+from ngvi.inference.tells import door_of_fields
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ngvi._door import TellsWhatItHas
 from ngvi.inference.checks import Finding
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import EFFORTS, THOROUGH
 from ngvi.inference.search import Status
 from ngvi.inference.tables import Table
+from ngvi.inference.tells import TellsWhatItHas
 
 CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
 

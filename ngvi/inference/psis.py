@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ngvi._door import TellsWhatItHas
 from ngvi.inference.estimate import State
 from ngvi.inference.marginals import (
     Marginal,
@@ -33,6 +32,7 @@ from ngvi.inference.marginals import (
 from ngvi.inference.options import LEVELS
 from ngvi.inference.pareto import error_of_k, smoothed, tail_size
 from ngvi.inference.problem import Objective, Problem
+from ngvi.inference.tells import TellsWhatItHas
 from ngvi.inference.weights_verdict import OPTIONS as VERDICT
 from ngvi.inference.weights_verdict import Weights, errors_of
 from ngvi.latents.layout import Site
@@ -60,11 +60,6 @@ LIMITS = Limits()
 @dataclasses.dataclass(frozen=True, eq=False)
 class Diagnostics(TellsWhatItHas):
     """What importance weights say of a posterior. Everything that is not defined is None."""
-
-    _names_elsewhere = {  # noqa: RUF012  it is not written into
-        "pareto_k": "khat k_hat k pareto_khat",
-        "effective_sample_size": "ess n_eff neff",
-    }
 
     #: How many draws of ``q`` there were.
     num_draws: int

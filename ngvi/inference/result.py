@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ngvi._door import TellsWhatItHas, door
+from ngvi._door import door
 from ngvi.errors import check_flag, check_model, shown
 from ngvi.inference import serialize
 from ngvi.inference.arguments import check_path, check_takes
@@ -22,30 +22,10 @@ from ngvi.inference.posterior import Parameters
 from ngvi.inference.problem import Cost
 from ngvi.inference.report import SIZES, final_bound, plot, report
 from ngvi.inference.request import check_guide
+from ngvi.inference.tells import TellsWhatItHas
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 from ngvi.latents import html
-
-#: What results of other libraries have, by what there is here.
-ELSEWHERE = {
-    "result.sample(1000)": "get_samples samples draws posterior_samples rvs",
-    "result.summary()": "mean means sd std stddev median quantiles hdi print_summary stats coef",
-    "result.bound": "elbo evidence log_evidence logz lower_bound",
-    "result.losses": "loss history elbos",
-    "len(result.trace)": "num_steps steps niter",
-    "result.restarts": "starts",
-    "result.validation": "audit",
-    "result.cost": "num_evaluations nfev njev",
-    "result.converged": "success is_converged certified",
-    "result.diagnostics": "khat pareto_k k_hat",
-    "result.predictive(...)": "predict posterior_predictive sample_posterior_predictive",
-    "result.loo()": "waic psis_loo elpd loo_pit",
-    "arviz.plot_posterior(result.to_arviz()), say": (
-        "plot_posterior plot_trace plot_forest plot_pair plot_ppc plot_loss"
-    ),
-    "result.to_arviz()": "to_inference_data to_idata idata inference_data",
-}
-
 
 #: Attributes that neither copies nor pickles of a result have: what it has found out of its rows,
 #: and what a package has found out of model, guide and arguments.
@@ -58,7 +38,6 @@ class Fitted(TellsWhatItHas):
 
     _ppl: ClassVar[Hooks]
     _files: ClassVar[FileHooks]
-    _names_elsewhere = ELSEWHERE
 
     #: The model, and its arguments as given to ``fit``.
     model: Callable

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ngvi._door import TellsWhatItHas
 from ngvi.inference.estimate import Estimate, Sample
 from ngvi.inference.tables import in_digits
+from ngvi.inference.tells import TellsWhatItHas
 from ngvi.latents import html
 
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ngvi._door import TellsWhatItHas
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS, ValidationOptions
 from ngvi.inference.problem import Problem, StateSpace
+from ngvi.inference.tells import TellsWhatItHas
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10

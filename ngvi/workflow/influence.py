@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ngvi._door import TellsWhatItHas
 from ngvi.errors import check_count
+from ngvi.inference.tells import TellsWhatItHas
 from ngvi.latents import html
 from ngvi.latents.layout import Site
 from ngvi.workflow.expected import PredictorSites

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from ngvi._door import door, door_with_options_of
 from ngvi._lock import serialised
 from ngvi.errors import check_count
 from ngvi.inference.arguments import ModelCall, check_predictive
@@ -20,6 +19,7 @@ from ngvi.inference.nuts import NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics
 from ngvi.inference.result import Fitted
+from ngvi.inference.tells import door, door_with_options_of
 from ngvi.inference.weights import (
     check_corrected,
     corrected_latents,

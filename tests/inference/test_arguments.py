@@ -8,15 +8,13 @@ import warnings
 import numpy as np
 import pytest
 
-from ngvi.inference.arguments import HABITS, ModelCall, checked
+from ngvi.inference.arguments import ModelCall, checked
 from ngvi.inference.first_look import (
     Seen,
     check_seen,
     nan_in,
     nan_in_arguments,
-    warn_of_unknown_sites,
 )
-from tests import models
 
 Y = np.array([1.0, 2.0, 3.0])
 
@@ -56,11 +54,6 @@ def test_a_keyword_that_nobody_has_is_compared_with_those_there_are(keyword, wor
     names = rf"fit has no argument {keyword}=, and neither has the model, model\(X, y=None, \*, "
     with pytest.raises(TypeError, match=names + ".*" + words):
         call(1, 2, **{keyword: 3}).check()
-
-
-def test_each_habit_is_told_once():
-    names = [name for names in HABITS.values() for name in names.split()]
-    assert len(names) == len(set(names))
 
 
 class AutoGuide:
@@ -143,10 +136,6 @@ def test_an_option_is_refused_by_its_name(option, value, words):
         checked({option: value})
 
 
-def test_no_time_limit_is_none():
-    assert checked({"time_limit": None, "model": model}) == {"time_limit": np.inf, "model": model}
-
-
 # -- what a first run shows ----------------------------------------------------------------
 
 
@@ -158,20 +147,6 @@ def test_a_model_that_observes_nothing_is_an_error_that_names_what_was_forgotten
         check_seen(seen, print, (1,), {}, allow_prior=False)
     check_seen(seen, model, (1,), {}, allow_prior=True)
     check_seen(Seen(["weights"], data={"y": None}), model, (1,), {}, allow_prior=False)
-
-
-def test_values_of_a_start_for_no_site_are_warned_of():
-    def init_to_value(site=None, values=None):
-        pass
-
-    seen = Seen(["weights"], ["twice"], {"y": None})
-    given = functools.partial(init_to_value, values={"weights": 1.0, "twice": 1.0, "y": 0.0})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for one in (given, None, print):
-            warn_of_unknown_sites(seen, one)
-    with pytest.warns(UserWarning, match="value for 'Weights', which is no site.*is 'weights' mea"):
-        warn_of_unknown_sites(seen, functools.partial(init_to_value, values={"Weights": 1.0}))
 
 
 def test_nan_is_told_with_its_place():
@@ -198,23 +173,6 @@ def regression(ppl, observe=lambda ppl, loc, y: ppl.sample("y", ppl.dist.Normal(
     return model
 
 
-def test_a_fit_without_its_response_is_refused(ppl):
-    for wrap in (lambda model: model, lambda model: ppl.handlers.block(model, hide=["none"])):
-        with pytest.raises(ValueError, match=r"'slope', 'y'\) are latent.*Was y= forgotten"):
-            ppl.fit(wrap(regression(ppl)), ppl.array(Y), allow_prior=False)
-    conditioned = ppl.handlers.condition(regression(ppl), {"y": ppl.array(Y)})
-    assert ppl.fit(conditioned, ppl.array(Y), allow_prior=False, max_steps=50).converged
-
-
-@pytest.mark.parametrize("where", ["data", "covariate"])
-def test_nan_is_told_before_anything_is_compiled(ppl, where):
-    x, y = Y.copy(), Y.copy()
-    (y if where == "data" else x)[2] = np.nan
-    words = "site 'y' holds NaN" if where == "data" else "observed 'y' is NaN: argument 0 holds NaN"
-    with pytest.raises(ValueError, match=rf"{words} at 1 of 3 places, the first of which is \[2\]"):
-        ppl.fit(regression(ppl), ppl.array(x), ppl.array(y))
-
-
 def test_nan_that_the_model_expects_is_no_fault(ppl):
     x = Y.copy()
     x[2] = np.nan
@@ -235,15 +193,6 @@ def test_nan_that_the_model_expects_is_no_fault(ppl):
     assert seen.data == {"y": None}
 
 
-def test_what_follows_from_latents_is_no_observation(ppl):
-    def model():
-        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        ppl.deterministic("twice", 2 * x)
-
-    with pytest.raises(ValueError, match=r"observes nothing: all of its sites \('x'\)"):
-        ppl.fit(model, allow_prior=False)
-
-
 def test_a_first_look_leaves_nothing_behind_pyro(pyro_backend):
     import pyro
     import torch
@@ -258,9 +207,3 @@ def test_a_first_look_leaves_nothing_behind_pyro(pyro_backend):
     assert list(look(model, (torch.tensor(1.0),), {}).data) == ["y"]
     assert not list(pyro.get_param_store().keys())
     assert torch.equal(before, torch.random.get_rng_state())
-
-
-def test_a_keyword_of_another_library_is_told_by_the_real_fit(ppl):
-    for keyword, words in (("num_steps", "max_steps="), ("random_seed", "rng_key=|set_rng_seed")):
-        with pytest.raises(TypeError, match=rf"fit has no argument {keyword}=.*({words})"):
-            ppl.fit(models.location(ppl), ppl.array(Y), **{keyword: 3})

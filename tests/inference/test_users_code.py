@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tests import models
-from tests.ppl import SLOW_IN_NUMPYRO, load
+from tests.ppl import SLOW_IN_NUMPYRO
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "as NUTS takes it"])
@@ -58,42 +57,6 @@ def test_a_model_without_continuous_latents_is_fitted_by_maximum_likelihood(ppl)
         ppl.fit(
             lambda y: ppl.sample("y", ppl.dist.Normal(ppl.array(0.0), 1.0), obs=y), ppl.array(0.0)
         )
-
-
-def test_a_discrete_latent_that_cannot_be_enumerated_is_named(ppl):
-    def model(y):
-        count = ppl.sample("count", ppl.dist.Poisson(ppl.array(3.0)))
-        ppl.sample("y", ppl.dist.Normal(ppl.sample("x", ppl.dist.Normal(count, 1.0)), 1.0), obs=y)
-
-    with pytest.raises(ValueError, match="'count'"):
-        ppl.fit(model, ppl.array(0.0))
-
-
-def test_legacy_keys_give_the_numbers_of_typed_keys(numpyro_backend):
-    """``jax.random.PRNGKey(0)``, the key of NumPyro's documentation."""
-    import jax
-    import numpyro
-    import numpyro.distributions as dist
-    from numpyro.infer import SVI, Predictive
-
-    from numpyro_ngvi import BLR, NaturalELBO, NaturalGaussianGuide, fit
-
-    def model():
-        numpyro.sample("x", dist.Normal(1.0, 2.0).expand([2]).to_event(1))
-
-    found = []
-    for key in (jax.random.key(3), jax.random.PRNGKey(3)):
-        guide = NaturalGaussianGuide(model)
-        # Two draws, as many as a legacy key has integers.
-        svi = SVI(model, guide, BLR(), NaturalELBO(num_particles=2, curvature="stein"))
-        state, loss = jax.jit(svi.update)(svi.init(key))
-        params = svi.get_params(state)
-        draws = guide.sample_posterior(key, params, sample_shape=(2,))["x"]
-        again = Predictive(guide, params=params, num_samples=2)(key)["x"]
-        result = fit(model, rng_key=key, progress_bar=False, allow_prior=True)
-        found.append((loss, draws, again, result.bound, result.sample(2, rng_key=key)["x"]))
-    for typed, legacy in zip(*map(jax.tree.leaves, found), strict=True):
-        np.testing.assert_array_equal(typed, legacy)
 
 
 @SLOW_IN_NUMPYRO
@@ -165,31 +128,6 @@ def test_supports_that_depend_on_other_latents_are_those_of_the_draw(ppl):
     assert median["b"] / (1.0 - median["a"]) == pytest.approx(2 / 3, abs=0.02)
 
 
-def test_a_support_that_depends_on_a_latent_beside_visited_ones_is_refused(ppl):
-    plates = lambda: ppl.plate("data", 4, subsample_size=2)  # noqa: E731
-
-    def model():
-        a = ppl.sample("a", ppl.dist.Uniform(ppl.array(0.0), 1.0))
-        ppl.sample("b", ppl.dist.Uniform(ppl.array(0.0), 1.0 - a))
-        with plates():
-            ppl.sample("x", ppl.dist.Normal(a, 1.0))
-
-    with pytest.raises(ValueError, match=r"support of latent site 'b'.*fixed support"):
-        ppl.call(ppl.guide(model, create_plates=plates))
-
-
-def test_a_start_is_looked_for_as_long_as_stock_guides_do(ppl):
-    """Zero, the first that ``fit`` tries, is impossible, and so is a random point most often."""
-
-    def model():
-        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        ppl.factor("far", ppl.np.where(x > 1.5, -0.5 * (x - 9.0) ** 2 / 0.01, -ppl.np.inf))
-
-    result = ppl.fit(model)
-    assert result.converged
-    assert float(result.family.mean[0]) == pytest.approx(9.0, abs=0.2)
-
-
 def test_a_start_where_parameters_of_a_distribution_are_nan_is_one_start_fewer(ppl):
     """Both PPLs refuse them, at zero; a model that they refuse anywhere raises as it does alone."""
 
@@ -202,37 +140,6 @@ def test_a_start_where_parameters_of_a_distribution_are_nan_is_one_start_fewer(p
     assert float(result.family.mean[0]) == pytest.approx(1.0, abs=1e-3)
     with pytest.raises(ValueError, match="scale"):
         ppl.fit(model, -1.0)
-
-
-def test_parameters_beside_a_distribution_that_a_broad_draw_makes_invalid_are_fitted(ppl):
-    """The rate of a count is zero where that of a draw overflows, about the start that is valid."""
-    x, y = np.arange(1.0, 9.0) * 1e3, np.array([1.0, 2.0, 1.0, 4.0, 3.0, 6.0, 9.0, 8.0])
-
-    def counts(x, y):
-        shape = ppl.param("shape", ppl.array(5.0), constraint=ppl.dist.constraints.positive)
-        slope = ppl.sample("slope", ppl.dist.Normal(ppl.array(0.0), 1e-3))
-        with ppl.plate("rows", len(y)):
-            rate = shape / ppl.np.exp(slope * x)
-            ppl.sample("y", ppl.dist.GammaPoisson(shape, rate), obs=y)
-
-    result = ppl.fit(counts, ppl.array(x), ppl.array(y))
-    assert result.converged
-    assert np.mean(ppl.numpy(result.sample(100)["slope"])) == pytest.approx(3e-4, abs=5e-5)
-
-
-def test_a_fit_ends_when_its_time_is_up_and_calls_back_after_every_step(ppl):
-    seen = []
-    with pytest.warns(UserWarning, match=r"not converged: time_limit= is reached.*init=result"):
-        result = ppl.fit(
-            models.location(ppl),
-            ppl.array(models.Y),
-            time_limit=1e-9,
-            callback=lambda *what: seen.append(what),
-        )
-    assert not result.converged and len(seen) == 1
-    step, bound, distance = seen[0]
-    assert step == 1 and np.isfinite([bound, distance]).all()
-    assert ppl.numpy(result.sample(2)["mu"]).shape == (2,)
 
 
 def test_numpy_data_may_be_indexed_by_a_plate_in_whatever_the_result_does(numpyro_backend):
@@ -252,73 +159,6 @@ def test_numpy_data_may_be_indexed_by_a_plate_in_whatever_the_result_does(numpyr
     assert result.predictive(num_samples=2)["y"].shape == (2, 3)
 
 
-def test_numbers_as_arguments_cost_no_runs_of_the_model(ppl):
-    """An annealing factor, say, or a counter."""
-    runs = []
-
-    def model(factor, count):
-        runs.append(factor)
-        ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
-
-    guide = ppl.guide(model)
-    for step in range(40):
-        ppl.call(guide, 0.5**step, step)
-        if not step:
-            runs.clear()
-    assert len(runs) <= 20
-
-
-def test_the_first_step_of_natural_elbo_takes_the_random_numbers_of_any_other(
-    pyro_backend,
-):
-    """A run that is resumed goes on as it was."""
-    import pyro
-
-    ppl = load("pyro")
-    X, y = map(ppl.array, models.regression_data())
-    model, losses = models.regression(ppl), []
-    guide = ppl.guide(model)
-    guide(X, y)
-    before, fresh = ppl.elbo("NaturalELBO"), ppl.elbo("NaturalELBO")
-    before.loss(model, guide, X, y)
-    for elbo in (before, fresh):
-        pyro.set_rng_seed(1)
-        losses.append(elbo.loss(model, guide, X, y))
-    assert losses[0] == losses[1]
-
-
-def test_batches_outside_of_plates_are_fitted(ppl):
-    """As by NUTS, where Pyro's ELBOs refuse them."""
-
-    def model():
-        ppl.sample("x", ppl.dist.Normal(ppl.array([1.0, 2.0]), 1.0))
-
-    assert ppl.fit(model).bound == pytest.approx(0.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("prior", ["Pareto", "Uniform"])
-def test_pyro_finds_supports_that_move_where_origins_cannot_be_traced(prior):
-    """An operation of the model need not carry the names of what it was computed from, nor a tensor
-    with such a name be taken for a tensor (Pyro's own ``StableReparam`` asserts shapes)."""
-    import pyro
-    import torch
-    from pyro import distributions as dist
-
-    from pyro_ngvi import NaturalGaussianGuide
-
-    def model(y):
-        low = pyro.sample("low", dist.LogNormal(0.0, 0.5))
-        assert prior == "Pareto" or type(low) is torch.Tensor
-        fn = dist.Pareto(low, 2.0) if prior == "Pareto" else dist.Uniform(low, 2 * low)
-        high = pyro.sample("high", fn)
-        with pyro.plate("rows", len(y)):
-            pyro.sample("y", dist.Normal(low.log() + high.log(), 1.0), obs=y)
-
-    guide = NaturalGaussianGuide(model)
-    guide(torch.zeros(3))
-    assert guide._dynamic == ["high"]
-
-
 def test_data_may_be_impossible_for_the_discrete_latents_that_a_set_up_draws(ppl):
     """Such as labels of annotators who either know or guess."""
     labels = np.arange(40) % 2
@@ -331,75 +171,6 @@ def test_data_may_be_impossible_for_the_discrete_latents_that_a_set_up_draws(ppl
             ppl.sample("label", ppl.dist.Bernoulli(truth * ppl.array(1.0)), obs=ppl.array(labels))
 
     ppl.set_up(ppl.guide(model))
-
-
-def test_a_state_goes_on_in_a_fresh_object(numpyro_backend, monkeypatch):
-    """As it is, and through Flax's bytes, which are dictionaries of arrays."""
-    import types
-
-    import jax
-    from numpyro import optim
-
-    from numpyro_ngvi import SVI, NaturalELBO, NaturalGaussianGuide, Snngm, pytree
-    from numpyro_ngvi.families import CovarianceCholesky
-
-    known = {}
-    flax = types.SimpleNamespace(
-        register_serialization_state=lambda cls, *functions: known.update({cls: functions}),
-        to_state_dict=lambda tree: known[type(tree)][0](tree) if type(tree) in known else tree,
-        from_state_dict=lambda tree, state, name: state,
-    )
-    monkeypatch.setitem(__import__("sys").modules, "flax.serialization", flax)
-    monkeypatch.setattr(pytree, "unknown_to_flax", [(CovarianceCholesky, ["loc", "scale_tril"])])
-    ppl = load("numpyro")
-    y = ppl.array([0.3, 1.2, -0.4])
-
-    def svi():
-        guide = NaturalGaussianGuide(models.location(ppl))
-        parts = Snngm(0.1, other=optim.Adam(1e-2)), NaturalELBO(curvature="stein")
-        return SVI(models.location(ppl), guide, *parts, rng_key=jax.random.key(1))
-
-    first, fresh = svi(), svi()
-    first.step(y)
-    fresh.state = first.state
-    with pytest.raises(RuntimeError, match="after the first"):
-        fresh.params  # noqa: B018
-    assert float(first.step(y)) == float(fresh.step(y))
-    (family,) = first.params.values()
-    to_state, from_state = known[CovarianceCholesky]
-    again = from_state(fresh.params["auto_posterior"], to_state(family))
-    assert all(map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(family)))
-
-
-@pytest.mark.parametrize("kind", ["sparse_coo", "sparse_csr", "checkpointed"])
-def test_sparse_designs_and_checkpoints_cost_nothing_of_the_bound(kind):
-    ppl = load("pyro")
-    torch = ppl.np
-    from torch.utils.checkpoint import checkpoint
-
-    X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
-    products = {
-        "dense": lambda w: X @ w,
-        "sparse_coo": lambda w: torch.sparse.mm(X.to_sparse(), w[:, None])[:, 0],
-        "sparse_csr": lambda w: X.to_sparse_csr() @ w,
-        "checkpointed": lambda w: checkpoint(lambda w: X @ w, w, use_reentrant=False),
-    }
-
-    def gradient(product):
-        def model():
-            w = ppl.sample("w", ppl.dist.Normal(torch.zeros(2).double(), 1.0).to_event(1))
-            ppl.sample("y", ppl.dist.Normal(product(w), 1.0).to_event(1), obs=torch.ones(3))
-
-        ppl.forget()
-        torch.manual_seed(0)
-        guide, loss = ppl.guide(model), ppl.elbo("NaturalELBO", curvature="hessian")
-        ppl.call(guide)
-        value = loss.loss_and_grads(model, guide)
-        return [value, *(p.grad.clone() for p in guide.parameters())]
-
-    with ppl.float64():
-        for found, right in zip(gradient(products[kind]), gradient(products["dense"]), strict=True):
-            np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-12)
 
 
 def test_a_draw_whose_covariance_is_singular_is_one_draw_fewer():
