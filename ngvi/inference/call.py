@@ -182,7 +182,9 @@ class FitCall:
 
     def _begin_at_file(self) -> None:
         """Begin at the result in the checkpoint, if there is one."""
-        saved = self.checkpoint and self.checkpoint.read(self.result_type._ppl.library)
+        if self.checkpoint is None:
+            return
+        saved = self.checkpoint.read(self.result_type._ppl.library)
         if saved is None:
             return
         given, makes = self.given, None
@@ -197,7 +199,8 @@ class FitCall:
         """Write the best result so far into the checkpoint, if the last one is old."""
         if self.checkpoint is None or not self.checkpoint.is_due:
             return
-        space, best = problem.space, search.so_far(validates=False)
+        space: Any = problem.space  # of the package, with its guide
+        best = search.so_far(validates=False)
         result = self.result_type(
             model=self.model,
             guide=space.guide,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ngvi.latents.forest import Forest
 from ngvi.latents.hierarchy import find_structure
@@ -45,9 +45,9 @@ class Families(Mapping[str, Any]):
     def __init__(self, package: ModuleType) -> None:
         self._package, self._names, base = package, dict(package.IN_NETWORKS), package.Family
         for name in package.__all__:
-            one: Any = vars(package).get(name)
-            if isinstance(one, type) and issubclass(one, base) and one is not base:
-                self._names[one.name] = name
+            found: Any = vars(package).get(name)
+            if isinstance(found, type) and issubclass(found, base) and found is not base:
+                self._names[cast(Any, found).name] = name
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self._package, self._names[name])

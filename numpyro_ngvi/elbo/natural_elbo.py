@@ -187,7 +187,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         curvature, cost = self._estimator_of(step)
         data = jax.tree.leaves((density.args, density.kwargs))
         at_once = points_at_once(max(map(np.size, data), default=1))
-        estimator = make_estimator(curvature, cost, at_once, partners=step.has_partners)
+        estimator: Any = make_estimator(curvature, cost, at_once, partners=step.has_partners)
         if curvature == "gauss_newton":
             estimator = estimator.prepared(step)
 

@@ -205,7 +205,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         couples = (family.couples() for family in here.values())
         not_additive = None if partners else functools.partial(why_not_additive, density)
         name, cost = self._chosen(dim, products, obstacle, partners, couples, not_additive, guide)
-        estimator = make_estimator(name, cost, plan)
+        estimator: Any = make_estimator(name, cost, plan)
         if name == "gauss_newton":
             estimator = estimator.prepared(plan, density)
         return _SetUp(plan, estimator, cost)
