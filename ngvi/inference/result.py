@@ -182,10 +182,10 @@ class Fitted(TellsWhatItHas):
             device where they were if there is one.
         :param guide: as given to ``fit``, for one of a kind that the file does not hold: several
             guides in one, a family of the user's own, or ``create_plates=``.
-        :param kwargs: keyword arguments of the model. Beside them ``map_location=`` in Pyro, and
-            ``device=`` in NumPyro, is the device for arguments that are in the file, whatever they
-            were on: ``"cpu"`` or ``"cuda:1"`` there, ``"gpu:1"``, a ``jax.Device`` or a sharding
-            here; parameters are where the model has them.
+        :param kwargs: keyword arguments of the model. Arguments that are in the file go to the
+            device that they were on, or to that of ``map_location=`` in Pyro (``"cpu"``,
+            ``"cuda:1"``) and ``device=`` in NumPyro (``"gpu:1"``, a ``jax.Device`` or a sharding).
+            Parameters are where the model has them.
         :raises ngvi.DamagedFileError: for a file of something else, or one that is damaged.
         :raises ValueError: for another model, another guide or another precision.
         """
