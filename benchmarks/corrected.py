@@ -26,74 +26,12 @@ import jax
 import numpy as np
 
 from benchmarks import pages
-from benchmarks.gauntlet.models.data import codes, columns
-from benchmarks.gauntlet.models.ppl import PPLS, Ppl
-from benchmarks.glmm.data import SEEDS
-from benchmarks.peers.models import MODELS as PEERS
-from examples.glmm import epilepsy
+from benchmarks.models import PPLS, Ppl
+from benchmarks.models.posteriors import HIERARCHICAL as MODELS
 from examples.machine import describe
 
 TABLE = "corrected.csv"
 NUM_DRAWS, WARM_UP, CHAINS = 20_000, 1000, 4
-
-
-def seeds(ppl: Ppl, r: Any, n: Any, x1: Any, x2: Any) -> None:
-    """Germination of seeds on 21 plates (Crowder, 1978)."""
-    alpha = ppl.normals("alpha", 4, 10.0)
-    sigma = ppl.sample("sigma", ppl.dist.HalfNormal(ppl.array(2.0)))
-    with ppl.plate("plates", len(r)):
-        b = ppl.sample("b", ppl.dist.Normal(0.0, sigma))
-        eta = alpha[0] + alpha[1] * x1 + alpha[2] * x2 + alpha[3] * x1 * x2 + b
-        ppl.sample("r", ppl.dist.Binomial(n, logits=eta), obs=r)
-
-
-def sleep(ppl: Ppl, y: Any, days: Any, subject: Any) -> None:
-    """Reaction times of 18 drivers in milliseconds, an intercept and a slope each."""
-    dist = ppl.dist
-    mean, spread = ppl.array([250.0, 10.0]), ppl.array([100.0, 20.0])
-    mu = ppl.sample("mu", dist.Normal(mean, spread).to_event(1))
-    tau = ppl.sample("tau", dist.HalfNormal(ppl.array([50.0, 20.0])).to_event(1))
-    sigma = ppl.sample("sigma", dist.HalfNormal(ppl.array(50.0)))
-    with ppl.plate("subjects", 18):
-        a = ppl.sample("a", dist.Normal(mu[..., 0], tau[..., 0]))
-        b = ppl.sample("b", dist.Normal(mu[..., 1], tau[..., 1]))
-    with ppl.plate("rows", len(y)):
-        ppl.sample("y", dist.Normal(a[subject] + b[subject] * days, sigma), obs=y)
-
-
-def counts(ppl: Ppl, y: Any, X: Any, visit: Any, patient: Any) -> None:
-    """Seizures of 59 patients, an intercept and a slope each with spreads of their own."""
-    dist = ppl.dist
-    beta = ppl.normals("beta", X.shape[1], 10.0)
-    spread = ppl.sample("spread", dist.HalfNormal(ppl.array([2.0, 2.0])).to_event(1))
-    with ppl.plate("patients", 59):
-        a = ppl.sample("a", dist.Normal(0.0, spread[..., 0]))
-        b = ppl.sample("b", dist.Normal(0.0, spread[..., 1]))
-    eta = X @ beta + a[patient] + b[patient] * visit
-    with ppl.plate("visits", len(y)):
-        ppl.sample("y", dist.Poisson(ppl.np.exp(eta)), obs=y)
-
-
-def _epilepsy(_: Path) -> tuple:
-    problem = epilepsy()
-    return problem.y, problem.X, problem.Z[:, 1], problem.group
-
-
-def _sleep(_: Path) -> tuple:
-    reaction, days, subject = columns("lme4", "sleepstudy", "Reaction", "Days", "Subject")
-    return reaction, days, codes(subject)
-
-
-#: By name: the model, its data, its locals and its globals.
-Problem = tuple[Callable, Callable[[Path], tuple], tuple[str, ...], tuple[str, ...]]
-MODELS: dict[str, Problem] = {
-    "eight schools": (*PEERS["eight schools"], ("theta",), ("mu", "tau")),
-    "seeds": (seeds, lambda _: tuple(SEEDS.T.astype(float)), ("b",), ("alpha", "sigma")),
-    "sleepstudy": (sleep, _sleep, ("a", "b"), ("mu", "tau", "sigma")),
-    "radon": (*PEERS["radon"], ("a", "b"), ("mu", "tau_a", "tau_b", "sigma")),
-    "epilepsy": (counts, _epilepsy, ("a", "b"), ("beta", "spread")),
-    "epilepsy, Wishart's root": (*PEERS["epilepsy"], ("a", "b"), ("beta", "omega")),
-}
 
 
 def by_name(draws: dict[str, Any], names: tuple[str, ...]) -> dict[str, np.ndarray]:

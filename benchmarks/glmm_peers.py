@@ -40,7 +40,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import pages
-from benchmarks.results import cost
 from examples.laplace import formula_of_guide
 from examples.machine import describe
 
@@ -211,7 +210,7 @@ def fitted(problem: Problem, method: str) -> Callable[[], dict[str, Any]]:
         mean, sd = (np.asarray(part) for part in (q.mean, q.variance**0.5))
         spent = clock.spent()
         of = {site.name: slice(site.start, site.start + site.size) for site in result.guide.sites}
-        gradients = f"bound {result.bound:.2f}, {cost(result).gradients:,} gradients"
+        gradients = f"bound {result.bound:.2f}, {result.cost.gradients:,} gradients"
         return {
             "estimates": [*mean[of["beta"]].tolist(), *mean[of["log_sd"]].tolist()],
             "errors": [*sd[of["beta"]].tolist(), *sd[of["log_sd"]].tolist()],
@@ -308,10 +307,7 @@ class Clock:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def spent(self) -> dict[str, float]:
-        return {
-            "wall": time.perf_counter() - self._wall,
-            "cpu": time.process_time() - self._cpu,
-        }
+        return {"wall": time.perf_counter() - self._wall, "cpu": time.process_time() - self._cpu}
 
 
 def one(problem: Problem, method: str, again: bool) -> dict[str, Any]:

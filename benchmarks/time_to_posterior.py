@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import pages
-from benchmarks.time_to_posterior_models import MODELS, model_of
+from benchmarks.models.posteriors import MODELS, model_of
 from benchmarks.time_to_posterior_peers import (
     CHAINS,
     DRAWS,

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.families import named
 from tests.reference import SYMMETRIC
+from tests.tan.families import named
 
 PPLS = ("numpyro", "pyro")
 
@@ -55,7 +55,7 @@ def algorithm(package: Any, name: str) -> Any:
     """An optimiser of a package by its name, or one of the benchmarks' baselines."""
     home = f"{package.__name__}.optim"
     if name in BASELINES:
-        home = f"benchmarks.baselines.in_{package.__name__.removesuffix('_ngvi')}"
+        home = f"tests.tan.baselines.in_{package.__name__.removesuffix('_ngvi')}"
     return getattr(importlib.import_module(home), name)
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pages
-from benchmarks.ppl_examples.files import LEFT_OUT
-from benchmarks.ppl_examples.page import page
+from benchmarks.registry import scripts
 from docs import notebooks
 from docs.executed import BLOCK, in_a_process, with_scripts
 
@@ -116,11 +115,6 @@ def test_links_between_pages_lead_somewhere(path):
             assert heading in slugs, f"{target}#{heading}"
 
 
-def test_the_page_of_the_ppls_examples_is_that_of_its_csv():
-    rows = ROOT / "benchmarks" / "ppl_examples" / "rows.csv"
-    assert _read("ppl_examples.md").strip() == page(rows, LEFT_OUT).strip()
-
-
 @pytest.mark.parametrize("path", pages.pages(), ids=lambda path: path.stem)
 def test_the_tables_of_a_page_are_their_csvs(path):
     text = path.read_text("utf-8")
@@ -135,39 +129,18 @@ def test_every_csv_is_on_a_page_and_a_page_that_differs_is_found():
     assert pages.fill(page.replace("| 30 |", "| 29 |")) == page != page.replace("| 30 |", "| 29 |")
 
 
-def test_the_sums_of_the_gauntlet_are_those_of_its_runs():
-    runs = [run for run in pages.read("gauntlet_runs.csv") if run["state"] == "now"]
-    claims, false, num, low = (
-        sum(int(run[name]) for run in runs)
-        for name in ("claims", "false > 0.1", "runs", "miss > 1")
-    )
-    page = _read("gauntlet.md")
-    of_claims, of_runs = f"{false / claims:.1%}", f"{low / num:.1%}"
-    be = "is" if false == 1 else "are"
-    assert f"{false} of {claims} claims {be} false by more than 0.1 nats ({of_claims})" in page
-    assert f"{low} of {num:,} runs end more than a nat low ({of_runs})" in page
-    first = {row["class"]: row for row in pages.read("gauntlet_classes.csv")}
-    for name in ("runs", "claims", "false > 0.1", "false > 1", "miss > 1"):
-        assert int(first["all"][name]) == sum(int(run[name]) for run in runs)
-        parts = [
-            int(row[name])
-            for key, row in first.items()
-            if key not in ("all", "visible", "held out")
-        ]
-        assert int(first["all"][name]) == sum(parts)
-
-
-def test_what_the_guide_quotes_of_benchmarks_is_on_the_list():
-    """``quoted.csv``, with the script that prints it; and what looks like a figure is there."""
-    quoted = pages.read("quoted.csv")
-    for row in quoted:
-        assert row["figures"] in " ".join(_read(row["page"]).split()), row
-        assert (ROOT / "benchmarks" / row["script"]).exists()
+def test_the_guide_quotes_no_figures_of_benchmarks():
     for path in sorted((DOCS / "guide").glob("*.md")):
-        name, text = f"guide/{path.name}", " ".join(path.read_text("utf-8").split())
-        known = " ".join(row["figures"] for row in quoted if row["page"] == name)
-        for figure in re.findall(r"\d[\d.]*(?: ms\b| GB\b|% | gradients in the median)", text):
-            assert figure in known, f"{name}: {figure}"
+        text = " ".join(path.read_text("utf-8").split())
+        found = re.findall(r"\d[\d.]*(?: ms\b| GB\b|% | gradients in the median)", text)
+        assert not found, path.name
+
+
+def test_every_command_of_a_page_is_a_benchmark():
+    names = {script.name for script in scripts()} | {"unseen", "everyday"}
+    for path in pages.pages():
+        for name in re.findall(r"python -m benchmarks ([a-z_.]+)", path.read_text("utf-8")):
+            assert name in names, f"{path.name}: {name}"
 
 
 def test_the_levels_that_the_guide_names_are_the_defaults():

@@ -11,8 +11,7 @@ import os
 import numpy as np
 import pytest
 
-from benchmarks.gauntlet.models import ENTRIES
-from benchmarks.gauntlet.models.ppl import PPLS, Ppl
+from benchmarks.models import ENTRIES, PPLS, Ppl
 from tests.ppl import load
 
 ON_CPU = os.environ.get("GPU_TESTS") == "cpu"

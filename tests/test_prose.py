@@ -19,7 +19,7 @@ def test_a_page_has_no_fault(path):
 def test_evidence_is_no_page_of_prose_and_guides_are():
     names = {path.name for path in PAGES}
     assert {"README.md", "fit.md", "numpyro.md", "troubleshooting.md"} <= names
-    assert not {"gauntlet.md", "reliability.md", "peers.md", "CHANGELOG.md"} & names
+    assert not {"gauntlet.md", "reliability.md", "corrected.md", "CHANGELOG.md"} & names
 
 
 def test_code_tables_equations_and_targets_of_links_are_no_prose():

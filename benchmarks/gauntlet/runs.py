@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import re
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks.results import cost, is_certified, num_gradients, verdict
+from benchmarks.models import Entry, Ppl, chosen
 from numpyro_ngvi.tracing.compilation import enable_x64
 
-from .bounds import keep, read_best
-from .models import Entry, chosen
-from .models.ppl import Ppl
-from .rows import FIELDS, appended, in_words, key_of, read
-from .target import Gaussian, Target
+from .target import Bound, Gaussian, Target
+
+#: ``converged`` is whether the fit claims an optimum, ``gradients`` counts Hessian products too.
+FIELDS = ("class", "model", "ppl", "dtype", "seed", "family", "dim", "converged", "reason",
+          "claimed_bound", "claimed_error", "claimed_gap", "gradients", "steps", "seconds",
+          "true_bound", "true_error", "gap", "starts", "exception", "verdict",
+          "values")  # fmt: skip
+
+#: The family that a fit takes unasked: dense, for so few latents.
+DEFAULT = "auto"
+#: The best bounds that are known, of Gaussians over all latents as they are.
+BEST_FILES = {
+    part: Path(__file__).with_name(f"best{part and '_'}{part}.json") for part in ("", "unseen")
+}
 
 #: What the best bounds known are of: Gaussians over all latents as they are.
 OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False, "allow_prior": True}
@@ -30,26 +42,23 @@ OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False, "allow
 DEFAULTS: dict[str, Any] = {"progress_bar": False}
 
 
-def run(args: argparse.Namespace) -> None:
-    """The command: fits that the file does not have yet."""
-    done = set(map(key_of, read([args.out])))
-    with appended(args.out) as append:
-        for entry in chosen(args.models, args.which):
+def run(options: argparse.Namespace) -> None:
+    """Do the fits that the file does not have yet."""
+    done = set(map(key_of, read([options.out])))
+    with appended(options.out) as append:
+        for entry in chosen(options.only, options.part):
             target = None
-            for seed in args.seeds:
-                wanted = {"class": entry.group, "model": entry.name, "ppl": args.ppl}
-                wanted |= {"dtype": args.dtype, "seed": seed, "family": args.family}
+            for seed in options.seed:
+                wanted = {"class": entry.group, "model": entry.name, "ppl": options.ppl}
+                wanted |= {"dtype": options.precision, "seed": seed, "family": options.family}
                 if key_of(wanted) in done:
                     continue
-                if args.by_default:
-                    append(row := default_row(entry, wanted, args.time_limit))
-                    print(in_a_line(row), flush=True)
-                    continue
-                with enable_x64(True):
-                    target = target or Target(entry)
-                row, gaussian = fit_row(entry, target, wanted, args.time_limit)
-                if gaussian is not None and args.keep is not None:
-                    keep(args.keep, row, gaussian)
+                if options.by_default:
+                    row = default_row(entry, wanted, options.time_limit)
+                else:
+                    with enable_x64(True):
+                        target = target or Target(entry)
+                    row = fit_row(entry, target, wanted, options.time_limit)
                 append(row)
                 print(in_a_line(row), flush=True)
             jax.clear_caches()
@@ -57,8 +66,8 @@ def run(args: argparse.Namespace) -> None:
 
 def fit_row(
     entry: Entry, target: Target, wanted: dict[str, Any], time_limit: float
-) -> tuple[dict[str, Any], Gaussian | None]:
-    """One fit and what it was worth.
+) -> dict[str, Any]:
+    """Return the row of one fit, and what it was worth.
 
     :param wanted: the first fields of the row: the PPL, the precision, the seed and the family.
     :param time_limit: seconds after which the fit is given up, which counts as an exception.
@@ -77,11 +86,11 @@ def fit_row(
     except Exception as error:  # noqa: BLE001  it goes into the table
         row["exception"] = in_words(error)
         row["seconds"] = row["seconds"] or round(time.perf_counter() - begin, 2)
-        return row, None
+        return row
     row["dim"] = len(gaussian.mean)
     if (best := read_best(row["family"]).get(entry.name)) is not None:
         row["gap"] = best.value - row["true_bound"]
-    return row, gaussian
+    return row
 
 
 def default_row(entry: Entry, wanted: dict[str, Any], time_limit: float) -> dict[str, Any]:
@@ -162,15 +171,15 @@ def claims(result: Any) -> dict[str, Any]:
     found = re.search(r"(?:within|estimated) ([-+.0-9e]+) nats", reason)
     restarts = getattr(result, "restarts", getattr(result, "starts", ""))
     return {
-        "converged": is_certified(result),
-        "verdict": verdict(result),
+        "converged": str(result.verdict) == "certified",
+        "verdict": str(result.verdict),
         "reason": reason,
         "claimed_bound": float(result.bound),
         "claimed_error": float(result.bound_error),
         "claimed_gap": found.group(1) if found else "",
-        "gradients": num_gradients(result),
-        "values": cost(result).values,
-        "steps": getattr(result, "num_steps", ""),
+        "gradients": result.cost.gradients + result.cost.products,
+        "values": result.cost.values,
+        "steps": len(result.trace),
         "seconds": round(result.seconds, 2),
         "starts": re.sub(r"\s+", " ", str(restarts))[:2000],
     }
@@ -221,3 +230,82 @@ def in_a_line(row: dict[str, Any]) -> str:
         f"gap {gap} grads {row['gradients']} values {row['values']} steps {row['steps']} "
         f"{row['seconds']}s | {row['reason'][:110]}"
     )
+
+
+# -- files ---------------------------------------------------------------------------
+
+
+def read(files: Iterable[Path]) -> Iterator[dict[str, str]]:
+    """Rows of files, of which some may not be there; old files have fewer columns."""
+    for file in files:
+        if file.exists():
+            with file.open(newline="") as opened:
+                for row in csv.DictReader(opened):
+                    yield dict.fromkeys(FIELDS, "") | row
+
+
+@contextmanager
+def appended(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that appends a row to a file, and flushes it.
+
+    :raises SystemExit: if the file has other columns.
+    """
+    is_new = not path.exists()
+    if not is_new and path.read_text().split("\n", 1)[0].strip() != ",".join(FIELDS):
+        raise SystemExit(f"{path} has other columns; take a new file for --out")
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if is_new:
+            writer.writeheader()
+
+        def append(row: dict[str, Any]) -> None:
+            writer.writerow(row)
+            file.flush()
+
+        yield append
+
+
+def key_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """What a row is a fit of."""
+    return (*(str(row[name]) for name in ("model", "ppl", "dtype", "seed")), family_of(row))
+
+
+def family_of(row: dict[str, Any]) -> str:
+    return row["family"] or DEFAULT
+
+
+def in_words(error: Exception) -> str:
+    """An exception as a cell."""
+    return re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:400]
+
+
+def read_best(family: str = DEFAULT) -> dict[str, Bound]:
+    """Return the best bounds that are known, by model; of other families there are none."""
+    known = [_known(file) for file in BEST_FILES.values()] if family == DEFAULT else []
+    return {name: Bound(v["bound"], v["error"]) for one in known for name, v in one.items()}
+
+
+def _known(file: Path) -> dict[str, dict[str, Any]]:
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def best(options: argparse.Namespace) -> None:
+    """Search for best bounds, and write down what is better than what was known."""
+    from . import search
+
+    file = BEST_FILES["unseen" if options.part == "unseen" else ""]
+    for entry in chosen(options.only, options.part):
+        with enable_x64(True):
+            try:
+                bound, by, _ = search.best(Target(entry), (), options.seed[0])
+            except Exception as error:  # noqa: BLE001  the next one may be found
+                print(f"{entry.name:34s} {in_words(error)}")
+                continue
+        print(f"{entry.name:34s} {bound.value:.3f}±{bound.error:.3f} by {by}", flush=True)
+        known = _known(file)  # which another process may have changed
+        if entry.name not in known or known[entry.name]["bound"] < bound.value:
+            row = {"bound": round(bound.value, 4), "error": round(bound.error, 4), "by": by}
+            known[entry.name] = row
+            lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(known.items())]
+            file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        jax.clear_caches()

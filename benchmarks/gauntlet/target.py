@@ -20,8 +20,7 @@ from numpyro.infer.util import potential_energy
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from .models import Entry
-from .models.ppl import Ppl
+from benchmarks.models import Entry, Ppl
 
 LOG_2_PI = float(np.log(2 * np.pi))
 #: Draws of one randomisation, how many there are, and how many draws are evaluated at once.

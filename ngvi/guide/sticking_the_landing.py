@@ -3,7 +3,7 @@
 The gradient of one draw's ``log p - log q`` has a part, the score of ``q``, whose mean is
 zero. Leaving it out (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N) makes
 the noise of the gradient vanish where ``q`` is exact, and with it the bias of a normalised
-step (``benchmarks/estimator_noise.py`` has figures). It is right for an ELBO that
+step. It is right for an ELBO that
 is linear in ``log q``, and wrong for one that weights its draws by ``q``, as ``RenyiELBO``
 does. An ELBO calls the guide without its name: it is looked for on the call stack.
 """

@@ -84,8 +84,7 @@ class Registry:
             if name not in self.families:
                 known = ", ".join(repr(known) for known in ["auto", *ALIASES, *self.families])
                 raise ValueError(
-                    f"Unknown family={family!r}. Choose one of {known}, or pass a class: those of "
-                    "'precision' and 'covariance' are in benchmarks/families."
+                    f"Unknown family={family!r}. Choose one of {known}, or pass a class."
                 )
             return Choice(self.families[name](), "chosen by name")
         if isinstance(family, type) and issubclass(family, self.base):

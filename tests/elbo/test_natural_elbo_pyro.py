@@ -18,10 +18,10 @@ from pyro.infer import SVI
 from pyro.infer.autoguide import AutoDelta, AutoGuideList, AutoNormal
 from pyro.infer.autoguide.initialization import init_to_value
 
-from benchmarks.families.in_pyro import Covariance, Precision
 from pyro_ngvi import NaturalGaussianGuide
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.tracing import LogDensity, inspect
+from tests.tan.families.in_pyro import Covariance, Precision
 
 FAMILIES = ["covariance_cholesky", "precision_cholesky", Precision, Covariance, "diagonal"]
 CURVATURES = ["hessian", "gauss_newton", "stein", "mean"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.families import named
 from ngvi.families.path import JointPath
 from ngvi.latents.forest import forest_from_indices
+from tests.tan.families import named
 
 DIM = 6
 BLOCKS = [np.arange(4).reshape(2, 2).T, np.arange(4, DIM)[:, None]]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import models
+from tests.optim import separable
 from tests.optim.runs import Loop, kl_divergence
 from tests.optim.table5 import driver
 from tests.ppl import PPLS, load
@@ -177,7 +178,6 @@ WITHOUT = {0: 0.109, 3: 0.165}
 
 @pytest.mark.parametrize("seed", WITHOUT)
 def test_on_a_long_way_carrying_on_leaves_less_than_half(backend, seed):
-    separable = pytest.importorskip("benchmarks.separable")  # of a checkout
     exact = separable.Exact(*separable.simulated("independent", 25, DIM, seed))
     start = np.zeros(DIM), 0.01 * np.eye(DIM)
     moments = lambda mu, sigma: exact.moments(mu, np.linalg.cholesky(sigma))  # noqa: E731

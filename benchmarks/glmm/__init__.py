@@ -1,1 +1,0 @@
-"""Hierarchical models and their data, for the tables of mixed models."""

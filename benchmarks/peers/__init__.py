@@ -1,1 +1,0 @@
-"""The field's own Gaussians beside ours, on the same models in one run; see ``__main__``."""

@@ -1,1 +1,0 @@
-"""The examples and tutorials of Pyro and NumPyro through ``fit``; ``rows.csv`` has the results."""
