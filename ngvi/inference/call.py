@@ -182,25 +182,22 @@ class FitCall:
 
     def _begin_at_file(self) -> None:
         """Begin at the result in the checkpoint, if there is one."""
-        if self.checkpoint is None:
-            return
-        saved = self.checkpoint.read(self.result_type._ppl.library)
+        file, kind = self.checkpoint, self.result_type
+        saved = None if file is None else file.read(kind._ppl.library)
         if saved is None:
             return
-        given, makes = self.given, None
+        given, makes, run = self.given, None, (self.args, self.kwargs)
         if saved.meta["guide"]["family"] is None and given.guide is None:
             makes = guide_maker(self.guide_type, given.family, given.init)
-        run, kind = (self.args, self.kwargs), self.result_type
         found = kind._files.result(kind, saved, self.model, run, given.guide, makes)
         self.given = dataclasses.replace(given, init=found)
         self.reparametrize = check_reparametrize(self.given)
 
-    def _keep(self, problem: Problem, search: MultiStart) -> None:
+    def _keep(self, problem: Any, search: MultiStart) -> None:
         """Write the best result so far into the checkpoint, if the last one is old."""
         if self.checkpoint is None or not self.checkpoint.is_due:
             return
-        space: Any = problem.space  # of the package, with its guide
-        best = search.so_far(validates=False)
+        space, best = problem.space, search.so_far(validates=False)
         result = self.result_type(
             model=self.model,
             guide=space.guide,

@@ -40,9 +40,8 @@ def check_beside(given: FitArguments) -> None:
 
     :raises ValueError: naming the argument.
     """
-    wanted, most = given.num_components, given.options.mixture
-    words = f"num_components={wanted!r}"
-    if isinstance(wanted, int) and wanted > most.max_components:
+    words, most = f"num_components={given.num_components!r}", given.options.mixture
+    if isinstance(given.num_components, int) and given.num_components > most.max_components:
         raise ValueError(
             f"{words} is more than the {most.max_components} components that a mixture may have: "
             f"{MORE} allows more."

@@ -77,7 +77,7 @@ def test_arguments_that_are_to_blame_are_noted(ppl):
     )
     assert "argument 0 is of type generator" in notes(ppl, (x for x in [1.0, 2.0]), y)
     assert "argument 0 is of type dict" in (told := notes(ppl, {"x": y, "y": y}))
-    assert "by *data or **data" in told and "NaN" not in notes(ppl, None, y)
+    assert "NaN" not in told + notes(ppl, None, y)
     other = pytest.importorskip("torch" if ppl.is_numpyro else "jax.numpy")
     assert "argument 0 is of type" in notes(ppl, other.ones(2), y)
 
