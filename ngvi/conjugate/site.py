@@ -64,7 +64,6 @@ class ConjugateSite:
     support: ClassVar[str] = "positive"
     #: Of a point mass the family by whose points, which are further apart, it is checked.
     checked_as: ClassVar[str | None] = None
-    leaves_out_correlations: ClassVar[bool] = False
     ops: ClassVar[Matrices] = Matrices()  #: its sums
 
     xp: ClassVar[Any]  #: torch, ``jax.numpy`` or numpy, for functions that all spell alike
@@ -152,10 +151,6 @@ class ConjugateSite:
         """As of a family: all natural parameters are its means."""
         return {"loc": self.loc}
 
-    def free_coordinates(self) -> list[Array]:
-        """As of a family."""
-        return [self.loc]
-
     @classmethod
     def initial(cls, site: str, value: Array) -> Self:
         """A broad density around a value of the site."""
@@ -225,10 +220,6 @@ class ConjugateSite:
             return self.xp.stack(here.expected_statistics()).reshape(-1)
 
         return dataclasses.replace(direction, loc=self._jvp(expected, self.loc, direction.loc))
-
-    def has_parts(self) -> bool:
-        """As of a family: no single latent has coordinates of its own."""
-        return False
 
     def along(self, direction: Self, of_mean: Any = 1.0) -> Path:
         """The steps of (2), of every size; all coordinates move ``of_mean`` times as far."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ngvi.families.base import Array, Family
+from ngvi.families.draws import density_of_point
 from ngvi.families.mixture import Mixture
 
 #: Families, noise or latent vectors, by the site of the guide that draws them.
@@ -39,7 +40,7 @@ class PointsBySite(NamedTuple):
 
 def log_q(here: Families, noise: Arrays) -> Array:
     """``log q`` of the draws, summed over sites; shape ``(N,)``."""
-    return sum(family.density_of_point(noise[site]) for site, family in here.items())
+    return sum(density_of_point(family, noise[site]) for site, family in here.items())
 
 
 def mixture_in(here: Families) -> str | None:

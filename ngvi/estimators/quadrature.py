@@ -17,6 +17,7 @@ from ngvi.estimators.additive_terms import AdditiveTerms, Term, evaluate
 from ngvi.estimators.nodes import PredictorCovariance, TermMoments, pairs
 from ngvi.estimators.points import num_products
 from ngvi.families.base import Array, Family
+from ngvi.families.gaussian import centred
 from ngvi.latents.forest import Forest
 
 #: Rows, one for each change of all vectors ``(m, d)``, to changes of the predictors with a last
@@ -106,7 +107,7 @@ class PredictorMoments(NamedTuple):
             predictors_of(terms), [family.mean for family in families]
         )
         by_family = [probes(family) for family in families]
-        columns = [q.centred().sample(own) for q, own in zip(families, by_family, strict=True)]
+        columns = [centred(q).sample(own) for q, own in zip(families, by_family, strict=True)]
         slopes, spreads = (push(_by_all(rows, calculus.xp)) for rows in (by_family, columns))
         return cls(means, slopes, spreads, pull)
 

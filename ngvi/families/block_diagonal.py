@@ -20,6 +20,7 @@ import numpy as np
 from ngvi.families.base import Array
 from ngvi.families.forest_family import ForestFamily
 from ngvi.families.path import WhitenedPath
+from ngvi.families.steps import leaves_out_correlations
 from ngvi.latents.blocks import find_blocks
 from ngvi.latents.forest import forest_from_indices
 from ngvi.latents.layout import Layout
@@ -53,7 +54,6 @@ class BlockDiagonal(ForestFamily):
     )
 
     name: ClassVar[str] = "block_diagonal"
-    leaves_out_correlations: ClassVar[bool] = True
     factor_name: ClassVar[str] = "scale_tril"
     power: ClassVar[int] = 1
 
@@ -183,3 +183,8 @@ class BlockDiagonal(ForestFamily):
         ops = self._arrow.ops
         inner = ops.matmul(ops.transpose(factor), ops.matmul(curvature, factor))
         return inner + ops.identity(factor.shape[0], factor.shape[-1], factor)
+
+
+@leaves_out_correlations.register(BlockDiagonal)
+def _(family: BlockDiagonal) -> bool:
+    return True

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Self
 from ngvi.families.base import Array
 from ngvi.families.dense import DenseFamily
 from ngvi.families.path import WhitenedPath
+from ngvi.families.steps import fisher_products
 from ngvi.linalg.definite import CovarianceStep, CovarianceSteps
 
 
@@ -114,18 +115,6 @@ class CovarianceCholesky(DenseFamily):
 
         return WhitenedPath([block], CovarianceSteps(self.ops), finish)
 
-    def fisher_products(self, directions: Sequence[Self], others: Sequence[Self] = ()) -> Any:
-        # In whitened coordinates X = C^-1 dC, lower triangular, the metric of (1) is
-        # <dC, dC'> = sum_ij (1 + [i = j]) X_ij X'_ij: one solve for all directions together.
-        every = [*directions, *others]
-        columns = [x for one in every for x in (one.scale_tril, one.loc[:, None])]
-        tril, num = self._bound().scale_tril, len(directions)
-        whitened = self.ops.solve_columns(tril, self.xp.concatenate(columns, 1))
-        pieces = self.ops.split(whitened, [self.dim, 1] * len(every))
-        weights = self.xp.sqrt(1.0 + self.ops.eye(self.dim, self.loc))
-        means, scales = [[x] for x in pieces[1::2]], [[weights * x] for x in pieces[::2]]
-        return self.ops.products(means[:num], means), self.ops.products(scales[:num], scales)
-
     def retract(self, step: Self) -> Self:
         new = self.ops.add_off_zero(self._bound().scale_tril, step.scale_tril)
         return type(self)(self.loc + step.loc, new)
@@ -135,3 +124,17 @@ class CovarianceCholesky(DenseFamily):
         # Two solves: to join the columns for one would be another kernel for JAX to compile.
         tril, solve = self._bound().scale_tril, self.ops.solve_lower
         return solve(tril, direction.scale_tril), solve(tril, direction.loc)
+
+
+@fisher_products.register(CovarianceCholesky)
+def _(family: CovarianceCholesky, directions: Sequence[Any], others: Sequence[Any] = ()) -> Any:
+    # In whitened coordinates X = C^-1 dC, lower triangular, the metric of (1) is
+    # <dC, dC'> = sum_ij (1 + [i = j]) X_ij X'_ij: one solve for all directions together.
+    every = [*directions, *others]
+    columns = [x for one in every for x in (one.scale_tril, one.loc[:, None])]
+    tril, num = family._bound().scale_tril, len(directions)
+    whitened = family.ops.solve_columns(tril, family.xp.concatenate(columns, 1))
+    pieces = family.ops.split(whitened, [family.dim, 1] * len(every))
+    weights = family.xp.sqrt(1.0 + family.ops.eye(family.dim, family.loc))
+    means, scales = [[x] for x in pieces[1::2]], [[weights * x] for x in pieces[::2]]
+    return family.ops.products(means[:num], means), family.ops.products(scales[:num], scales)

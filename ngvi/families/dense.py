@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 from ngvi.families.base import Array, Family
+from ngvi.families.curvature import (
+    GroupSpread,
+    natural_gradient_from_groups,
+    natural_gradient_from_points,
+    spread_of,
+)
 from ngvi.latents.layout import Layout
 from ngvi.linalg.matrices import symmetric
-
-
-class GroupSpread(NamedTuple):
-    """How far the directions of groups of points are from their mean, in nats."""
-
-    noise: Array  #: squared Fisher norm of what the mean is off by
-    square: Array  #: ... and of the mean itself
 
 
 class DenseFamily(Family):
@@ -42,32 +41,6 @@ class DenseFamily(Family):
     def num_parameters(self) -> int:
         return self.dim + self.dim * (self.dim + 1) // 2
 
-    def natural_gradient_from_points(self, gradients: Array, noise: Array) -> Self:
-        """:class:`Family`'s, without a solve for the draws."""
-        rows = self.whitened_rows(gradients)
-        return self.natural_gradient_from_whitened(rows.sum(0), symmetric(rows.mT @ noise))
-
-    def natural_gradient_from_groups(
-        self, gradients: Array, noise: Array, num_groups: int
-    ) -> tuple[Self, GroupSpread]:
-        """:meth:`natural_gradient_from_points`, and how far the groups' directions are from it.
-
-        :param gradients: group after group, times weights of which each group has an equal share.
-        """
-        rows, points = (
-            x.reshape(num_groups, -1, self.dim) for x in (self.whitened_rows(gradients), noise)
-        )
-        means, hessians = self.ops.sum_rows(rows), symmetric(rows.mT @ points)
-        # The inner products of all pairs of groups, of directions in whitened coordinates.
-        inner = (hessians + self.ops.eye(self.dim, self.loc) / num_groups).reshape(num_groups, -1)
-        products = means @ means.mT + 0.5 * (inner @ inner.mT)
-        square = products.sum()
-        of_each = self.ops.diagonals(products).sum()
-        noise = (num_groups * of_each - square) / (num_groups - 1)
-        return self.natural_gradient_from_whitened(means.sum(0), hessians.sum(0)), GroupSpread(
-            noise, square
-        )
-
     def whitened_rows(self, gradients: Array) -> Array:
         """``C^T g`` for each of the rows ``g``, shape ``(N, d)``."""
         raise NotImplementedError
@@ -80,3 +53,25 @@ class DenseFamily(Family):
     def lower_factor(self) -> Array:
         """The lower triangular ``C`` with a positive diagonal and ``Sigma = C C^T``."""
         raise NotImplementedError
+
+
+@natural_gradient_from_points.register(DenseFamily)
+def _(family: DenseFamily, gradients: Array, noise: Array) -> DenseFamily:
+    rows = family.whitened_rows(gradients)  # without a solve for the draws
+    return family.natural_gradient_from_whitened(rows.sum(0), symmetric(rows.mT @ noise))
+
+
+@natural_gradient_from_groups.register(DenseFamily)
+def _(
+    family: DenseFamily, gradients: Array, noise: Array, num_groups: int
+) -> tuple[DenseFamily, GroupSpread]:
+    rows, points = (
+        x.reshape(num_groups, -1, family.dim) for x in (family.whitened_rows(gradients), noise)
+    )
+    means, hessians = family.ops.sum_rows(rows), symmetric(rows.mT @ points)
+    # The inner products of all pairs of groups, of directions in whitened coordinates.
+    eye = family.ops.eye(family.dim, family.loc)
+    inner = (hessians + eye / num_groups).reshape(num_groups, -1)
+    products = means @ means.mT + 0.5 * (inner @ inner.mT)
+    found = family.natural_gradient_from_whitened(means.sum(0), hessians.sum(0))
+    return found, spread_of(products.sum(), family.ops.diagonals(products).sum(), num_groups)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Self
 
+from ngvi.families import steps
 from ngvi.families.base import Array, Family
-from ngvi.families.diagonal_draws import DiagonalDraws
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Diagonal(DiagonalDraws, Family):
+class Diagonal(Family):
     """Independent Gaussians.
 
     :param loc: mean, shape ``(d,)``.
@@ -26,8 +26,6 @@ class Diagonal(DiagonalDraws, Family):
     scale: Array = None
 
     name: ClassVar[str] = "diagonal"
-    relative_scale_step: ClassVar[float] = 0.1
-    leaves_out_correlations: ClassVar[bool] = True
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, scale * self.xp.ones_like(loc))
@@ -51,21 +49,36 @@ class Diagonal(DiagonalDraws, Family):
     def precision_matrix(self) -> Array:
         return self.xp.diag(self._bound().scale ** -2)
 
+    def log_det_scale(self) -> Array:
+        return self.xp.log(abs(self._bound().scale)).sum()
+
+    def whiten(self, value: Array) -> Array:
+        return (value - self._bound().loc) / self.scale
+
+    def sample(self, noise: Array) -> Array:
+        return self._bound().loc + self.scale * noise
+
+    def draw_jvp(self, change: Self, noise: Array) -> Array:
+        return self._bound().scale * (change.loc + 0.5 * change.scale * noise)
+
+    def transposed(self, vector: Array) -> Array:
+        return self._bound().scale * vector
+
+    def draw_vjp(self, noise: Array, slope: Array) -> Self:
+        slope = (self._bound().scale * slope).reshape(-1, self.dim)
+        of_scale = 0.5 * (slope * noise.reshape(-1, self.dim)).sum(0)
+        return type(self)(slope.sum(0), of_scale)
+
+    def log_det_jvp(self, change: Self) -> Array:
+        return (0.5 * self.scale * change.scale).sum()
+
     def natural_gradient(self, gradient: Self) -> Self:
         variance = self._bound().scale ** 2
         return type(self)(variance * gradient.loc, 0.5 * variance * gradient.scale)
 
-    def covariance_times(self, vector: Array) -> Array:
-        """``Sigma x``."""
-        return self._bound().scale ** 2 * vector
-
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
         variance = self._bound().scale ** 2
         return type(self)(natural_gradient.loc / variance, 2.0 * natural_gradient.scale / variance)
-
-    def gradient_of_mean(self, natural_gradient: Self) -> Array:
-        """``S x``."""
-        return natural_gradient.loc / self._bound().scale ** 2
 
     def assemble_hessian(self, products: Array) -> Array:
         return products.diagonal()
@@ -83,21 +96,6 @@ class Diagonal(DiagonalDraws, Family):
         loc = self.loc + step_size * ratio * direction.loc
         return type(self)(loc, scale * self.xp.sqrt(ratio))
 
-    def has_parts(self) -> bool:
-        """Each latent has a scale of its own."""
-        return True
-
-    def moved_latents(self, direction: Self) -> Array:
-        moves = (direction.loc != 0) | (direction.scale != 0)
-        return self.xp.where(moves, self.xp.ones_like(self.loc), self.xp.zeros_like(self.loc))
-
-    def weighted(self, direction: Self, of_mean: Array, of_scale: Array) -> Self:
-        return type(self)(of_mean * direction.loc, of_scale * direction.scale)
-
-    def corrected(self, direction: Self, step_size: Array | float) -> Self:
-        change = -2.0 * step_size * direction.scale / self._bound().scale
-        return dataclasses.replace(direction, scale=direction.scale * (1.0 + 0.5 * change))
-
     def kl_divergence(self, other: Self) -> Array:
         ratio = self._bound().scale / other.scale
         shift = (self.loc - other.loc) / other.scale
@@ -106,3 +104,36 @@ class Diagonal(DiagonalDraws, Family):
     def retract(self, step: Self) -> Self:
         scale = self.ops.keep_off_zero(self._bound().scale, self.scale + step.scale)
         return type(self)(self.loc + step.loc, scale)
+
+
+@steps.leaves_out_correlations.register(Diagonal)
+@steps.has_parts.register(Diagonal)
+def _(family: Diagonal) -> bool:
+    return True
+
+
+@steps.covariance_times.register(Diagonal)
+def _(family: Diagonal, vector: Array) -> Array:
+    return family._bound().scale ** 2 * vector
+
+
+@steps.gradient_of_mean.register(Diagonal)
+def _(family: Diagonal, natural_gradient: Diagonal) -> Array:
+    return natural_gradient.loc / family._bound().scale ** 2
+
+
+@steps.moved_latents.register(Diagonal)
+def _(family: Diagonal, direction: Diagonal) -> Array:
+    moves = (direction.loc != 0) | (direction.scale != 0)
+    return family.xp.where(moves, family.xp.ones_like(family.loc), family.xp.zeros_like(family.loc))
+
+
+@steps.weighted.register(Diagonal)
+def _(family: Diagonal, direction: Diagonal, of_mean: Array, of_scale: Array) -> Diagonal:
+    return type(family)(of_mean * direction.loc, of_scale * direction.scale)
+
+
+@steps.corrected.register(Diagonal)
+def _(family: Diagonal, direction: Diagonal, step_size: Array | float) -> Diagonal:
+    change = -2.0 * step_size * direction.scale / family._bound().scale
+    return dataclasses.replace(direction, scale=direction.scale * (1.0 + 0.5 * change))

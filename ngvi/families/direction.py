@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ngvi.families.base import Array
+from ngvi.families.steps import fisher_products, free_coordinates
 
 #: Families of a package, or directions at them.
 Families = list[Any]
@@ -94,6 +95,8 @@ def dot(dual: Families, direction: Families) -> Array:
 
 
 def _sum_of_products(ops: Any, left: Array, right: Array) -> Array:
+    if not left.ndim:
+        return left * right
     products = ops.row_products(left, right)  # by rows first, or rounding would add up
     return ops.total(products) if products.ndim else products
 
@@ -114,7 +117,7 @@ def products(
     :return: of their means and of their scales, both ``k`` rows of ``k + n`` numbers, in nats.
     """
     results = [
-        family.fisher_products([one[i] for one in directions], [one[i] for one in others])
+        fisher_products(family, [one[i] for one in directions], [one[i] for one in others])
         for i, family in enumerate(families)
     ]
     return _sum(results)
@@ -136,4 +139,4 @@ def values(direction: Families) -> list[Array]:
 
 def joint_norm(direction: Families) -> Any:
     """Euclidean norm of the joint vector of all free coordinates."""
-    return direction[0].ops.norm([x for one in direction for x in one.free_coordinates()])
+    return direction[0].ops.norm([x for one in direction for x in free_coordinates(one)])

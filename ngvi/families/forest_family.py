@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ngvi.families import steps
 from ngvi.families.base import Array, Family
 from ngvi.latents.forest import Forest, forest_from_indices
 from ngvi.linalg.arrow import Arrow
@@ -71,32 +72,6 @@ class ForestFamily(Family):
         symmetric = inner.map_diagonal(lambda block: block + self._arrow.ops.transpose(block))
         loc = self._precision_times(factor, natural_gradient.loc)
         return self._with(loc, factor.solve_transpose_products(symmetric))
-
-    # -- steps ------------------------------------------------------------------------
-
-    def has_parts(self) -> bool:
-        """Each block has columns of the factor of its own."""
-        return True
-
-    def moved_latents(self, direction: Self) -> Array:
-        ones = self._split(self.xp.ones_like(self.loc))
-        moved = []
-        for mine, one in zip(direction._factor().blocks, ones, strict=True):
-            moves = sum(abs(block).sum(0).sum(0) for block in mine) != 0
-            moved.append(self.xp.where(moves, one, 0.0 * one))
-        return self._join(moved)
-
-    def weighted(self, direction: Self, of_mean: Array, of_scale: Array) -> Self:
-        loc = direction.loc
-        if self.power > 0:
-            loc = of_mean * loc
-        else:  # T^T dmu has a part for each latent
-            factor = self._factor()
-            own = factor.transpose_times(self._split(loc))
-            own = [(w - 1.0) * one for w, one in zip(self._split(of_mean), own, strict=True)]
-            loc = loc + self._join(factor.solve_transpose(own))
-        new = {"loc": loc, self.factor_name: self._of_columns(of_scale) * direction._packed()}
-        return dataclasses.replace(direction, **new)  # type: ignore[type-var]
 
     def _of_columns(self, values: Array) -> Array:
         """A value for each block, at every entry of the block's columns, packed."""
@@ -179,6 +154,38 @@ class ForestFamily(Family):
     def _precision_times(self, factor: Arrow, vector: Array) -> Array:
         times = _square_divide if self.power > 0 else _square_times
         return self._join(times(factor, self._split(vector)))
+
+
+@steps.has_parts.register(ForestFamily)
+def _(family: ForestFamily) -> bool:
+    return True
+
+
+@steps.moved_latents.register(ForestFamily)
+def _(family: ForestFamily, direction: ForestFamily) -> Array:
+    ones = family._split(family.xp.ones_like(family.loc))
+    moved = []
+    for mine, one in zip(direction._factor().blocks, ones, strict=True):
+        moves = sum(abs(block).sum(0).sum(0) for block in mine) != 0
+        moved.append(family.xp.where(moves, one, 0.0 * one))
+    return family._join(moved)
+
+
+@steps.weighted.register(ForestFamily)
+def _(
+    family: ForestFamily, direction: ForestFamily, of_mean: Array, of_scale: Array
+) -> ForestFamily:
+    loc = direction.loc
+    if family.power > 0:
+        loc = of_mean * loc
+    else:  # T^T dmu has a part for each latent
+        factor = family._factor()
+        own = factor.transpose_times(family._split(loc))
+        own = [(w - 1.0) * one for w, one in zip(family._split(of_mean), own, strict=True)]
+        loc = loc + family._join(factor.solve_transpose(own))
+    packed = family._of_columns(of_scale) * direction._packed()
+    new = {"loc": loc, family.factor_name: packed}
+    return dataclasses.replace(direction, **new)  # type: ignore[type-var]
 
 
 def _square_times(factor: Arrow, vector: Vector) -> Vector:

@@ -18,10 +18,17 @@ Array = Any
 class Gaussian:
     """``q = N(mu, Sigma)``. See :mod:`ngvi.families.base` for what a family writes."""
 
+    #: What ``NaturalGaussianGuide(family=...)`` knows the family by; by default that of the class.
+    name: ClassVar[str] = ""
     ops: ClassVar[Definite]  #: what a package does with matrices
     xp: ClassVar[Any]  #: torch or ``jax.numpy``, for functions that both spell alike
 
     loc: Any  #: the mean, shape ``(d,)``; None in a specification
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.name and "loc" in vars(cls):
+            cls.name = cls.__name__.lower()
 
     # -- construction -----------------------------------------------------------------
 
@@ -60,8 +67,8 @@ class Gaussian:
 
     @property
     def num_parameters(self) -> int:
-        """The number of free coordinates, ``len(lambda)`` in Tan's Table 5."""
-        raise NotImplementedError
+        """Number of free coordinates, ``len(lambda)`` in Tan's Table 5; by default of all."""
+        return sum(math.prod(value.shape) for value in self._bound().coordinates().values())
 
     def coordinates(self) -> dict[str, Any]:
         """The coordinate tensors by name."""
@@ -78,14 +85,6 @@ class Gaussian:
     def detach(self) -> Self:
         """The same Gaussian, through which no gradient flows."""
         raise NotImplementedError
-
-    def free_coordinates(self) -> list[Any]:
-        """Tensors that hold every free coordinate once, and nothing else but zeros.
-
-        For the Euclidean norm of a direction over ``lambda`` (Tan's Table 5): of a symmetric
-        matrix it counts each off-diagonal element once.
-        """
-        return list(self._bound().coordinates().values())
 
     def couples(self) -> str | Forest:
         """Which latents the precision couples: ``"all"``, ``"none"``, ``"low_rank"`` or blocks; a
@@ -120,9 +119,9 @@ class Gaussian:
 
         :raises ValueError: if it would not fit.
         """
-        centred = self.centred()
+        middle = centred(self)
         check_dense(self)
-        columns = centred.sample(self.ops.eye(self.dim, self.loc))
+        columns = middle.sample(self.ops.eye(self.dim, self.loc))
         return columns.mT @ columns
 
     @property
@@ -131,14 +130,10 @@ class Gaussian:
 
         :raises ValueError: if it would not fit.
         """
-        centred = self.centred()
+        middle = centred(self)
         check_dense(self)
-        columns = centred.whiten(self.ops.eye(self.dim, self.loc))
+        columns = middle.whiten(self.ops.eye(self.dim, self.loc))
         return columns @ columns.mT
-
-    def centred(self) -> Self:
-        """``N(0, Sigma)``."""
-        return dataclasses.replace(self, loc=self.xp.zeros_like(self._bound().loc))  # type: ignore[type-var]
 
     # -- density ----------------------------------------------------------------------
 
@@ -160,12 +155,7 @@ class Gaussian:
 
     def log_prob(self, value: Array) -> Array:
         """``log q(value)`` in nats; ``value`` has shape ``(..., d)``, the result ``(...)``."""
-        return self.noise_log_prob(self.whiten(value)) - self.log_det_scale()
-
-    def noise_log_prob(self, noise: Array) -> Array:
-        """Log density of ``N(0, I)`` in nats; ``(..., d)`` to ``(...)``."""
-        normaliser = 0.5 * noise.shape[-1] * math.log(2.0 * math.pi)
-        return -0.5 * self.ops.row_products(noise, noise) - normaliser
+        return noise_log_prob(self, self.whiten(value)) - self.log_det_scale()
 
     # -- the Fisher information and steps ----------------------------------------------
 
@@ -185,3 +175,14 @@ class Gaussian:
         hundredth of its size with the sign of the step's end.
         """
         raise NotImplementedError
+
+
+def centred(family: Any) -> Any:
+    """Return ``N(0, Sigma)``."""
+    return dataclasses.replace(family, loc=family.xp.zeros_like(family._bound().loc))
+
+
+def noise_log_prob(family: Gaussian, noise: Array) -> Array:
+    """Return the log density of ``N(0, I)`` in nats; ``(..., d)`` to ``(...)``."""
+    normaliser = 0.5 * noise.shape[-1] * math.log(2.0 * math.pi)
+    return -0.5 * family.ops.row_products(noise, noise) - normaliser

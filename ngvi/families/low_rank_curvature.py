@@ -9,15 +9,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from ngvi.families.for_estimators import ForEstimators
-from ngvi.families.gaussian import Array
-from ngvi.latents import forest
+from ngvi.families.base import Array, Family
 from ngvi.latents.forest import check_dense
 from ngvi.linalg.low_rank import LowRank
 from ngvi.linalg.matrices import symmetric
 
 
-class LowRankCurvature(ForEstimators):
+class LowRankCurvature(Family):
     """Curvature of a family with a ``factor``, a ``diagonal`` and a ``rank``."""
 
     #: A package's matrices of this form.
@@ -51,10 +49,6 @@ class LowRankCurvature(ForEstimators):
         factor, diagonal = self._matrix.near(-symmetric(hessian))
         loc = self._matrix.divide(gradient)
         return self._with(loc, factor - self.factor, diagonal - self.diagonal)
-
-    def keeps_rows(self) -> bool:
-        """Whether a dense matrix would be too large."""
-        return self.dim > forest.MAX_DENSIFIED_DIM
 
     def natural_gradient_from_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
         """:meth:`bonnet_price` of ``-E[hess l] = rows^T rows + diag(diagonal)``, see the module.

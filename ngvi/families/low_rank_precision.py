@@ -42,9 +42,8 @@ import dataclasses
 from typing import ClassVar, Self
 
 from ngvi.errors import check_rank
-from ngvi.families.base import Array, Family
-from ngvi.families.draws import ExplicitDraws
-from ngvi.families.low_rank_curvature import LowRankCurvature
+from ngvi.families import steps
+from ngvi.families.base import Array
 from ngvi.families.low_rank_steps import LowRankSteps
 from ngvi.latents.layout import Layout
 from ngvi.linalg.low_rank import initial_factor
@@ -52,7 +51,7 @@ from ngvi.linalg.matrices import symmetric
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LowRankPrecision(ExplicitDraws, LowRankSteps, LowRankCurvature, Family):
+class LowRankPrecision(LowRankSteps):
     """Gaussian whose precision is of low rank, plus a diagonal.
 
     :param loc: mean, shape ``(d,)``.
@@ -68,7 +67,6 @@ class LowRankPrecision(ExplicitDraws, LowRankSteps, LowRankCurvature, Family):
     rank: int = dataclasses.field(default=10, kw_only=True, metadata={"static": True})
 
     name: ClassVar[str] = "low_rank"
-    leaves_out_correlations: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_rank(self.rank)
@@ -192,10 +190,17 @@ class LowRankPrecision(ExplicitDraws, LowRankSteps, LowRankCurvature, Family):
         diagonal = 0.5 * natural_gradient.diagonal / self.diagonal**2
         return self._with(loc, factor, diagonal)
 
-    def covariance_times(self, vector: Array) -> Array:
-        """``Sigma x``."""
-        return self._matrix.divide(vector)
 
-    def gradient_of_mean(self, natural_gradient: Self) -> Array:
-        """``S x``."""
-        return self._matrix.times(natural_gradient.loc)
+@steps.leaves_out_correlations.register(LowRankPrecision)
+def _(family: LowRankPrecision) -> bool:
+    return True
+
+
+@steps.covariance_times.register(LowRankPrecision)
+def _(family: LowRankPrecision, vector: Array) -> Array:
+    return family._matrix.divide(vector)
+
+
+@steps.gradient_of_mean.register(LowRankPrecision)
+def _(family: LowRankPrecision, natural_gradient: LowRankPrecision) -> Array:
+    return family._matrix.times(natural_gradient.loc)

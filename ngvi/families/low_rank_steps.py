@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Self
 
-from ngvi.families.for_rules import ForRules
 from ngvi.families.gaussian import Array
 from ngvi.families.low_rank_curvature import LowRankCurvature
 from ngvi.families.path import Path
 
 
-class LowRankSteps(LowRankCurvature, ForRules):
+class LowRankSteps(LowRankCurvature):
     """Of a family with a ``factor``, a ``diagonal`` and a ``rank``."""
 
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:
@@ -36,7 +35,7 @@ class LowRankSteps(LowRankCurvature, ForRules):
         end = self._bound()._end(of_factor, direction.factor, diagonal, 0.0)
         new = self._with(self.loc, *end)
         # The new precision moves the mean.
-        shift = new._matrix.divide(self.gradient_of_mean(direction))
+        shift = new._matrix.divide(self._matrix.times(direction.loc))
         return self._with(self.loc + of_mean * shift, new.factor, new.diagonal)
 
     def _damped_step(

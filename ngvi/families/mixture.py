@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ngvi.errors import check_count
+from ngvi.families import draws
 from ngvi.families.base import Array, Family
 from ngvi.families.mixture_steps import JointSteps
 from ngvi.latents.layout import Layout
@@ -174,27 +175,7 @@ class Mixture(JointSteps, Family):
     def precision_matrix(self) -> Array:
         return self.xp.linalg.inv(self.covariance_matrix)
 
-    def marginal_quantiles(self, normal: Callable[..., Any], levels: Array) -> Array:
-        means = self._bound().loc
-        sds = self.xp.stack([one.stddev for one in self.components])
-        ends = normal(means, sds).icdf(levels[..., None, None])
-        low, high = self.xp.amin(ends, -2), self.xp.amax(ends, -2)
-        parts = self.ops.tensor(np.linspace(0.0, 1.0, SECTIONS + 1), means)[:, None]
-        each, weights = normal(means, sds), self.weights[:, None]
-        for _ in range(CUTS):
-            points = low[..., None, :] + (high - low)[..., None, :] * parts
-            reached = (weights * each.cdf(points[..., None, :])).sum(-2)
-            num_below = (reached < levels[..., None, None]).sum(-2)
-            width = (high - low) / SECTIONS
-            high = low + width * self.xp.clip(num_below, 0, SECTIONS)
-            low = low + width * self.xp.clip(num_below - 1, 0, SECTIONS)
-        return 0.5 * (low + high)
-
     # -- density ----------------------------------------------------------------------
-
-    @property
-    def noise_dim(self) -> int:
-        return self.dim + 1
 
     def sample(self, noise: Array) -> Array:
         """A draw of the component that the first number of the noise chooses.
@@ -203,8 +184,8 @@ class Mixture(JointSteps, Family):
         """
         level, rest, found, below = type(self).ndtr(noise[..., :1]), noise[..., 1:], None, 0.0
         for weight, one in zip(self.weights, self.components, strict=True):
-            draws = one.sample(rest)
-            found = draws if found is None else self.xp.where(level >= below, draws, found)
+            here = one.sample(rest)
+            found = here if found is None else self.xp.where(level >= below, here, found)
             below = below + weight
         return found
 
@@ -212,14 +193,6 @@ class Mixture(JointSteps, Family):
         parts = [one.log_prob(value) for one in self.components]
         pairs = zip(self.log_weights, parts, strict=True)
         return type(self).log_sum_exp(self.xp.stack([weight + part for weight, part in pairs]))
-
-    def density_of_draw(self, noise: Array) -> Array:
-        return self.log_prob(self.sample(noise))
-
-    def density_of_point(self, noise: Array) -> Array:
-        """The average of ``log q`` over a draw of each component, by their weights."""
-        parts = [self.log_prob(one.sample(noise)) for one in self.components]
-        return sum(weight * part for weight, part in zip(self.weights, parts, strict=True))
 
     def whiten(self, value: Array) -> Array:
         raise ValueError(NO_COORDINATES)
@@ -237,6 +210,41 @@ class Mixture(JointSteps, Family):
     @property
     def _specification(self) -> Any:
         return self.bases[self.base[0]](**dict(self.base_options or self.base[1]))
+
+
+@draws.noise_dim.register(Mixture)
+def _(family: Mixture) -> int:
+    return family.dim + 1
+
+
+@draws.density_of_draw.register(Mixture)
+def _(family: Mixture, noise: Array) -> Array:
+    return family.log_prob(family.sample(noise))
+
+
+@draws.density_of_point.register(Mixture)
+def _(family: Mixture, noise: Array) -> Array:
+    """The average of ``log q`` over a draw of each component, by their weights."""
+    parts = [family.log_prob(one.sample(noise)) for one in family.components]
+    return sum(weight * part for weight, part in zip(family.weights, parts, strict=True))
+
+
+@draws.marginal_quantiles.register(Mixture)
+def _(family: Mixture, normal: Callable[..., Any], levels: Array) -> Array:
+    means = family._bound().loc
+    sds = family.xp.stack([one.stddev for one in family.components])
+    ends = normal(means, sds).icdf(levels[..., None, None])
+    low, high = family.xp.amin(ends, -2), family.xp.amax(ends, -2)
+    parts = family.ops.tensor(np.linspace(0.0, 1.0, SECTIONS + 1), means)[:, None]
+    each, weights = normal(means, sds), family.weights[:, None]
+    for _ in range(CUTS):
+        points = low[..., None, :] + (high - low)[..., None, :] * parts
+        reached = (weights * each.cdf(points[..., None, :])).sum(-2)
+        num_below = (reached < levels[..., None, None]).sum(-2)
+        width = (high - low) / SECTIONS
+        high = low + width * family.xp.clip(num_below, 0, SECTIONS)
+        low = low + width * family.xp.clip(num_below - 1, 0, SECTIONS)
+    return 0.5 * (low + high)
 
 
 def _others(family: Any) -> list[str]:

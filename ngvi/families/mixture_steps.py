@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 from ngvi.families.base import Array
+from ngvi.families.curvature import direction_of_expectation, slopes
 
 
 class JointSteps:
@@ -52,20 +53,11 @@ class JointSteps:
         directions, heights = [], []
         for one, value, gradient in zip(self.components, values, gradients, strict=True):
             theta = one.sample(noise)
-            slopes = gradient - self.slopes(theta)
-            directions.append(one.direction_of_expectation(weights[:, None] * slopes, noise))
+            slope = gradient - slopes(self, theta)
+            directions.append(direction_of_expectation(one, weights[:, None] * slope, noise))
             heights.append(weights @ (value - self.log_prob(theta)))
         found = self.xp.stack(heights)
         return self.of(directions, found - found.mean())
-
-    def slopes(self, value: Array) -> Array:
-        """``grad log q`` at some vectors, shape ``(N, d)``."""
-        logs = [one.log_prob(value) for one in self.components]
-        pairs = zip(self.log_weights, logs, strict=True)
-        shares = self.xp.stack([weight + part for weight, part in pairs])
-        shares = self.xp.exp(shares - type(self).log_sum_exp(shares))
-        found = zip(shares, self.components, strict=True)
-        return sum(share[..., None] * one.slopes(value) for share, one in found)
 
     def natural_gradient(self, gradient: Self) -> Self:
         """``F^-1 g`` in the joint coordinates; log weights have a mean of zero, as they may."""
@@ -99,3 +91,14 @@ class JointSteps:
         pairs = zip(self.components, other.components, strict=True)
         found = self.xp.stack([one.kl_divergence(another) for one, another in pairs])
         return self.weights @ (found + self.log_weights - other.log_weights)
+
+
+@slopes.register(JointSteps)
+def _(family: JointSteps, value: Array) -> Array:
+    """``grad log q`` at some vectors, shape ``(N, d)``."""
+    logs = [one.log_prob(value) for one in family.components]
+    pairs = zip(family.log_weights, logs, strict=True)
+    shares = family.xp.stack([weight + part for weight, part in pairs])
+    shares = family.xp.exp(shares - type(family).log_sum_exp(shares))
+    found = zip(shares, family.components, strict=True)
+    return sum(share[..., None] * slopes(one, value) for share, one in found)

@@ -13,6 +13,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ngvi.families.steps import covariance_times
+
 
 @dataclasses.dataclass(frozen=True)
 class Path:
@@ -29,7 +31,7 @@ class Path:
         """The path of a curvature that is noise for the most part, for a step of this size.
 
         See :meth:`~ngvi.linalg.definite.Definite.damped`; families without whitened steps correct
-        the direction (:meth:`~ngvi.families.base.Family.corrected`).
+        the direction (:func:`~ngvi.families.steps.corrected`).
         """
         return self
 
@@ -47,7 +49,7 @@ class Path:
 
     def metric(self, gradient: Any) -> Callable[[Any], Any]:
         """A function of an attempt: ``Sigma_new g``, shape ``(d,)``."""
-        return lambda attempt: attempt.covariance_times(gradient)
+        return lambda attempt: covariance_times(attempt, gradient)
 
     def end(self, attempt: Any) -> Any:
         """The family after the step."""
@@ -100,7 +102,7 @@ class WhitenedPath:
     def metric(self, gradient: Any) -> Callable[[Any], Any]:
         """See :class:`Path`."""
         if self.metrics is None:
-            return lambda attempt: self.end(attempt).covariance_times(gradient)
+            return lambda attempt: covariance_times(self.end(attempt), gradient)
         of_steps = self.metrics(self._steps(), gradient)
         return lambda attempt: of_steps(*attempt[1])
 

@@ -38,6 +38,7 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.families.base import Array, Family
+from ngvi.families.curvature import natural_gradient_from_points
 from ngvi.families.forest_family import ForestFamily
 from ngvi.families.path import WhitenedPath
 from ngvi.latents.hierarchy import MAX_GLOBALS, find_structure
@@ -153,21 +154,6 @@ class SparsePrecision(ForestFamily):
         whitened = factor.congruence(self._arrow.unpack(self.structure, hessian))
         return self._natural(factor, gradient, whitened)
 
-    def natural_gradient_from_points(self, gradients: Array, noise: Array) -> Self:
-        """:class:`Family`'s, of less noise."""
-        # Products of one local's gradient and another's noise, of which only the average over many
-        # points is zero, are none of these: T^-1 H T^-T = E[(T^-1 grad l) z^T].
-        factor = self._factor()
-        slopes, noise = factor.solve(self._split(gradients)), self._split(noise)
-        blocks = []
-        for index, slope in enumerate(slopes):
-            mine = [self._symmetric(self._outer(slope, noise[index]))]
-            chain = self.structure.ancestors(index)
-            mine.extend(self._outer(noise[ancestor], slope) for ancestor in chain)
-            blocks.append(tuple(mine))
-        whitened = self._arrow(self.structure, tuple(blocks))
-        return self._natural(factor, gradients.sum(0), whitened)
-
     def _natural(self, factor: Arrow, gradient: Array, whitened: Arrow) -> Self:
         """Equation (2), with ``T^-1 H T^-T``."""
         inner = whitened.combine(operator.add, self._arrow.identity(self.structure, self.loc))
@@ -199,3 +185,19 @@ class SparsePrecision(ForestFamily):
         shift = new.solve_transpose(factor.transpose_times(self._split(step.loc)))
         loc = self.loc + self._join(shift)
         return dataclasses.replace(self, loc=loc, precision_tril=packed)
+
+
+@natural_gradient_from_points.register(SparsePrecision)
+def _(family: SparsePrecision, gradients: Array, noise: Array) -> SparsePrecision:
+    # Products of one local's gradient and another's noise, of which only the average over many
+    # points is zero, are none of these: T^-1 H T^-T = E[(T^-1 grad l) z^T].
+    factor = family._factor()
+    slopes, noise = factor.solve(family._split(gradients)), family._split(noise)
+    blocks = []
+    for index, slope in enumerate(slopes):
+        mine = [family._symmetric(family._outer(slope, noise[index]))]
+        chain = family.structure.ancestors(index)
+        mine.extend(family._outer(noise[ancestor], slope) for ancestor in chain)
+        blocks.append(tuple(mine))
+    whitened = family._arrow(family.structure, tuple(blocks))
+    return family._natural(factor, gradients.sum(0), whitened)

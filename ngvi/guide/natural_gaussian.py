@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from ngvi.errors import check_model
+from ngvi.families.steps import has_parts
 from ngvi.guide.layout import summary
 from ngvi.guide.robust_init import check_init_scale
 from ngvi.guide.sticking_the_landing import check_sticking_the_landing
@@ -105,7 +106,7 @@ class NaturalGaussianGuide:
         family, self._family_reason = self._choose_family(layout)
         self.family, self.sites = family.for_layout(layout), layout.sites
         if self._has_plates:
-            self._minibatch(self._prototype_frames).check(self.family)
+            self._minibatch(self._prototype_frames).check(self.family, has_parts(self.family))
 
     def _minibatch(
         self, plates: Mapping[str, Any], kind: type[Minibatch] | None = None
@@ -139,7 +140,7 @@ class NaturalGaussianGuide:
     def _sample_subsampled(self, minibatch: Minibatch) -> Any:
         family = self._family()
         if minibatch.plates not in self._checked_plates:
-            minibatch.check(family)
+            minibatch.check(family, has_parts(family))
             self._checked_plates.add(minibatch.plates)
         posterior = self._normal(minibatch.of(family), self._sticks_the_landing())
         return self._sample_at_site(posterior, is_minibatch=True)

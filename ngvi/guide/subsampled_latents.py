@@ -39,6 +39,8 @@ import numpy as np
 from ngvi.estimators import points as estimators
 from ngvi.estimators.points import Arrays, Families
 from ngvi.families.base import Array, Family
+from ngvi.families.draws import sticking_log_prob
+from ngvi.families.steps import weighted
 from ngvi.latents import subsampling
 from ngvi.latents.layout import Site
 
@@ -166,9 +168,10 @@ class SubsampledFamily(NamedTuple):
         """See :class:`~ngvi.families.base.Family`."""
         return weighted_log_q(self.family.precondition(), noise, self.weights)
 
-    def sticking_log_prob(self, reparametrised: Array) -> Array:
-        """See :class:`~ngvi.families.base.Family`."""
-        return weighted_log_q(self.family.detach(), reparametrised, self.weights)
+
+@sticking_log_prob.register(SubsampledFamily)
+def _(family: SubsampledFamily, reparametrised: Array) -> Array:
+    return weighted_log_q(family.family.detach(), reparametrised, family.weights)
 
 
 def first_bound(bound: Any, axes: list[int], site: str) -> Any:
@@ -261,8 +264,8 @@ def natural_gradient_of_minibatch(
         half = (-0.5 if name == "precision_tril" else 0.5) * getattr(family, name)
         of_entropy = dataclasses.replace(family, **{"loc": xp.zeros_like(family.loc), name: half})
     is_in, share = _inverse(xp, weights)
-    rest = family.weighted(direction.map(operator.sub, of_entropy), share, share)
-    return rest.map(operator.add, family.weighted(of_entropy, is_in, is_in))
+    rest = weighted(family, direction.map(operator.sub, of_entropy), share, share)
+    return rest.map(operator.add, weighted(family, of_entropy, is_in, is_in))
 
 
 def _inverse(xp: Any, weights: Array) -> tuple[Array, Array]:

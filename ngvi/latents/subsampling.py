@@ -79,15 +79,16 @@ class MinibatchElements:
         """Whether there is a latent that the minibatch does not have."""
         return bool(self.plates)
 
-    def check(self, family: Any) -> None:
+    def check(self, family: Any, has_parts: bool) -> None:
         """Refuse a family that cannot move some elements without the others.
 
+        :param has_parts: whether its latents, or blocks of them, have coordinates of their own.
         :raises ValueError: naming a site, its plate and the ways out.
         """
         forest = family.couples()
         if forest == "none" or not self.are_partial:
             return
-        if not isinstance(forest, Forest) or not family.has_parts():
+        if not isinstance(forest, Forest) or not has_parts:
             self._refuse(family, next(site for site in self.sites if self.subsampled(site)))
         elements = self._elements()
         pieces = forest.split_indices()

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ngvi.families.gaussian import Array, Gaussian
+from ngvi.families.base import Array, Family
 from ngvi.latents.forest import Forest, forest_from_indices
 from ngvi.latents.layout import Layout, Site
 from ngvi.networks.kronecker_root import KroneckerRoot, Pairs, Shapes
@@ -62,7 +62,7 @@ def blocks(matrices: Shapes, dim: int) -> Forest:
     return forest_from_indices([*pieces, rest[None]] if rest.size else pieces)
 
 
-class MatrixCoordinates(Gaussian):
+class MatrixCoordinates(Family):
     """See :class:`~ngvi.networks.matrix_normal.MatrixNormal`, whose fields these are."""
 
     row_tril: Any

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from ngvi.families.for_estimators import ForEstimators
 from ngvi.families.gaussian import Array
-from ngvi.latents import forest
 from ngvi.latents.forest import check_dense
 from ngvi.linalg.matrices import symmetric
 from ngvi.networks.kronecker_root import summed
@@ -19,7 +17,7 @@ from ngvi.networks.matrix_coordinates import MatrixCoordinates
 Traces = tuple[Array, Array, Array]
 
 
-class MatrixCurvature(MatrixCoordinates, ForEstimators):
+class MatrixCurvature(MatrixCoordinates):
     """The part of a Hessian that a matrix-normal family needs."""
 
     def assemble_hessian(self, products: Array) -> Traces:
@@ -59,10 +57,6 @@ class MatrixCurvature(MatrixCoordinates, ForEstimators):
         return self._direction(root.times(root.transpose_times(gradient)), inner, of_scale)
 
     # -- gradients of examples ----------------------------------------------------------
-
-    def keeps_rows(self) -> bool:
-        """Whether a dense matrix would be too large."""
-        return self.dim > forest.MAX_DENSIFIED_DIM
 
     def natural_gradient_from_rows(self, gradient: Array, rows: Array, diagonal: Array) -> Self:
         """:meth:`bonnet_price` of ``-E[hess l] = rows^T rows + diag(diagonal)``.

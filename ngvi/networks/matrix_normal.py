@@ -55,8 +55,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from ngvi.families.base import Array, Family
-from ngvi.families.draws import ExplicitDraws
+from ngvi.families import steps
+from ngvi.families.base import Array
 from ngvi.latents.forest import Forest
 from ngvi.latents.layout import Layout
 from ngvi.networks.kronecker_root import KroneckerRoot, Pairs, Shapes, summed, times
@@ -66,7 +66,7 @@ from ngvi.networks.matrix_steps import MatrixSteps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
+class MatrixNormal(MatrixCurvature, MatrixSteps):
     """Independent matrix-normal sites, and a diagonal for what is no matrix.
 
     A site of two axes is a matrix. Of more axes (a kernel of a convolution) the first or the last
@@ -96,7 +96,6 @@ class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
     )
 
     name: ClassVar[str] = "matrix_normal"
-    leaves_out_correlations: ClassVar[bool] = True
     #: A factor of more rows (an embedding of words, say) would have 16 million entries.
     max_side: ClassVar[int] = 4096
 
@@ -146,10 +145,6 @@ class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
         """Without a redundant scale for each matrix."""
         of_matrices = [_triangle(m) + _triangle(n) - 1 for _, m, n in self._root().shapes]
         return self.dim + sum(of_matrices) + self.scale.shape[-1]
-
-    def free_coordinates(self) -> list[Array]:
-        found = super().free_coordinates()
-        return [array for array in found if array.shape[0]]  # there may be no other latents
 
     def couples(self) -> str | Forest:
         return "all" if self.loc is None else blocks(self.matrices or (), self.dim)
@@ -215,7 +210,7 @@ class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
 
     def natural_gradient(self, gradient: Self) -> Self:
         of_scale = 0.5 * self._bound().scale ** 2 * gradient.scale
-        loc = self.covariance_times(gradient.loc)
+        loc = steps.covariance_times(self, gradient.loc)
         return self._direction(loc, self._inner(gradient), of_scale)
 
     def _inner(self, gradient: Self) -> Pairs:
@@ -230,11 +225,6 @@ class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
         """``X`` of (3) from ``T``."""
         return self.ops.half_lower(inner, -0.25 / len(inner)) / other
 
-    def covariance_times(self, vector: Array) -> Array:
-        """``Sigma x``."""
-        root = self._root()
-        return root.times(root.transpose_times(vector))
-
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
         """By (2), whose inverse is :meth:`natural_gradient` for every gradient."""
 
@@ -245,22 +235,7 @@ class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
 
         pairs = self._each(gradient, self._root().pairs, self._quotients(natural_gradient))
         of_scale = 2.0 * natural_gradient.scale / self.scale**2
-        return self._with(self.gradient_of_mean(natural_gradient), pairs, of_scale)
-
-    def gradient_of_mean(self, natural_gradient: Self) -> Array:
-        """``S x``."""
-        root = self._root()
-        return root.solve_transpose(root.solve(natural_gradient.loc))
-
-    def mean_products(self, natural_gradient: Self, change: Array) -> tuple[Array, Array]:
-        step = self._whitened_mean(natural_gradient)
-        return (step * self._root().solve(change)).sum(), (step**2).sum()
-
-    def fisher_products(self, directions: Sequence[Self], others: Sequence[Self] = ()) -> Any:
-        found = [self._isometric(one) for one in (*directions, *others)]
-        means, scales = ([[pair[i]] for pair in found] for i in (0, 1))
-        num = len(directions)
-        return self.ops.products(means[:num], means), self.ops.products(scales[:num], scales)
+        return self._with(steps.gradient_of_mean(self, natural_gradient), pairs, of_scale)
 
     def _isometric(self, direction: Self) -> tuple[Array, Array]:
         """A direction's mean and its other coordinates as vectors of plain products, by (2)."""
@@ -282,3 +257,40 @@ class MatrixNormal(ExplicitDraws, MatrixCurvature, MatrixSteps, Family):
 
 def _triangle(size: int) -> int:
     return size * (size + 1) // 2
+
+
+@steps.leaves_out_correlations.register(MatrixNormal)
+def _(family: MatrixNormal) -> bool:
+    return True
+
+
+@steps.free_coordinates.register(MatrixNormal)
+def _(family: MatrixNormal) -> list[Array]:
+    found = family._bound().coordinates().values()
+    return [array for array in found if array.shape[0]]  # there may be no other latents
+
+
+@steps.covariance_times.register(MatrixNormal)
+def _(family: MatrixNormal, vector: Array) -> Array:
+    root = family._root()
+    return root.times(root.transpose_times(vector))
+
+
+@steps.gradient_of_mean.register(MatrixNormal)
+def _(family: MatrixNormal, natural_gradient: MatrixNormal) -> Array:
+    root = family._root()
+    return root.solve_transpose(root.solve(natural_gradient.loc))
+
+
+@steps.mean_products.register(MatrixNormal)
+def _(family: MatrixNormal, natural_gradient: MatrixNormal, change: Array) -> tuple[Array, Array]:
+    step = family._whitened_mean(natural_gradient)
+    return (step * family._root().solve(change)).sum(), (step**2).sum()
+
+
+@steps.fisher_products.register(MatrixNormal)
+def _(family: MatrixNormal, directions: Sequence[Any], others: Sequence[Any] = ()) -> Any:
+    found = [family._isometric(one) for one in (*directions, *others)]
+    means, scales = ([[pair[i]] for pair in found] for i in (0, 1))
+    num = len(directions)
+    return family.ops.products(means[:num], means), family.ops.products(scales[:num], scales)

@@ -8,20 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from ngvi.families.for_rules import ForRules
 from ngvi.families.gaussian import Array
 from ngvi.families.path import WhitenedPath
+from ngvi.families.steps import attempts_are_costly
 from ngvi.networks.kronecker import KroneckerSteps, NumberSteps
 from ngvi.networks.kronecker_root import Pairs
 from ngvi.networks.matrix_coordinates import MatrixCoordinates
 
 
-class MatrixSteps(MatrixCoordinates, ForRules):
+class MatrixSteps(MatrixCoordinates):
     """The steps of (5), and additions, whose redundant scale is where it belongs."""
-
-    def attempts_are_costly(self) -> bool:
-        """By the factorisation and the inverse of each factor."""
-        return True
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         """The steps to (5)."""
@@ -98,3 +94,8 @@ class MatrixSteps(MatrixCoordinates, ForRules):
     def _quotients(self, direction: Self) -> Pairs:
         """``X`` and ``Y`` of a direction."""
         return self._root().quotients(direction._root().pairs)
+
+
+@attempts_are_costly.register(MatrixSteps)
+def _(family: MatrixSteps) -> bool:
+    return True  # by the factorisation and the inverse of each factor

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Self
 
-from ngvi.families import direction
+from ngvi.families import direction, steps
+from ngvi.families.gaussian import centred
 from ngvi.families.path import JointPath
 from ngvi.optim.averaging import AveragedMean
 from ngvi.optim.quasi_newton import Correction, QuasiNewton, QuasiNewtonMemory
@@ -112,7 +113,7 @@ class BlrRule(NamedTuple):
             gradient = self._smoothed(gradient, known.duals, families, directions)
             unbiased = gradient / (1 - self.momentum ** (count + 1.0))
             pairs = zip(families, on.by_family(unbiased, families), strict=True)
-            means = [family.covariance_times(one) for family, one in pairs]
+            means = [steps.covariance_times(family, one) for family, one in pairs]
             steered = direction.with_means(directions, means)
         of_mean, rho = self._step_sizes(known, count)
         fall: Number = 0.0
@@ -169,7 +170,7 @@ class BlrRule(NamedTuple):
         on = self.algebra
         if isinstance(self.step_size, StepDecay):
             triples = zip(families, directions, state.change, strict=True)
-            found = [family.mean_products(one, last.loc) for family, one, last in triples]
+            found = [steps.mean_products(family, one, last.loc) for family, one, last in triples]
             slope, square = on.flowing(*(sum(same) for same in zip(*found, strict=True)))
             decay = self.step_size.judge(DecayState(*state.progress), slope, count)
             rate = self.step_size.rate(decay, square, sum(family.dim for family in families))
@@ -193,7 +194,7 @@ class BlrRule(NamedTuple):
     ) -> Array:
         """The momentum of ``g`` after one more direction."""
         pairs = zip(families, directions, strict=True)
-        fresh = [dual.loc for dual in duals] or [f.gradient_of_mean(one) for f, one in pairs]
+        fresh = [dual.loc for dual in duals] or [steps.gradient_of_mean(*pair) for pair in pairs]
         return self.momentum * gradient + (1 - self.momentum) * self.algebra.joined(fresh)
 
     def _step_sizes(self, known: _Known, count: Number) -> tuple[Number, Number]:
@@ -219,10 +220,10 @@ class BlrRule(NamedTuple):
         """The steps along the directions, of all sizes."""
         if self.largest_change is not None:
             pairs = zip(families, steered, strict=True)
-            steered = [family.bounded(one, rho, self.largest_change) for family, one in pairs]
+            steered = [steps.bounded(*pair, rho, self.largest_change) for pair in pairs]
         if self.is_noisy:
             pairs = zip(families, steered, strict=True)
-            steered = [family.corrected(one, rho) for family, one in pairs]
+            steered = [steps.corrected(*pair, rho) for pair in pairs]
         path = JointPath(families, steered, ratio if memory is None else 0.0)
         if self.is_noisy:
             path = path.damped(rho)
@@ -239,7 +240,7 @@ class BlrRule(NamedTuple):
         if radius is None:
             return on.measured(lambda: path.at(rho), lambda _: [])[0], progress.length, rho
         first: Any = math.inf
-        if any(family.attempts_are_costly() for family in families):
+        if any(map(steps.attempts_are_costly, families)):
             # Elsewhere what it saves is less than what shorter steps cost.
             first = on.cast(self.line_search.promising(on, progress, radius), families)
         return longest_within(on, radius, path, rho, first, self.line_search)
@@ -256,7 +257,7 @@ class BlrRule(NamedTuple):
         return (
             self.step_size == "auto"
             and not self.momentum
-            and any(family.leaves_out_correlations for family in families)
+            and any(map(steps.leaves_out_correlations, families))
         )
 
 
@@ -290,7 +291,7 @@ class AcceleratedPath:
         pairs = list(zip(families, changes, strict=True))
         means = [old.loc + one for old, one in pairs]
         # KL(new || old) is a sum of the precisions' part, which the path has, and the mean's.
-        shift = sum((family.centred().whiten(one) ** 2).sum() for family, one in pairs)
+        shift = sum((centred(family).whiten(one) ** 2).sum() for family, one in pairs)
         return attempt, means, self._path.kl(attempt) + 0.5 * shift
 
     def kl(self, attempt: tuple[list, list[Array], Number]) -> Number:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ngvi.families.steps import has_parts, moved_latents, weighted
 from ngvi.optim.rule import Algebra, Array, Families, Number
 
 
@@ -31,7 +32,7 @@ class MoveCounts(NamedTuple):
 
 def none_yet(on: Algebra, families: Families) -> MoveCounts | None:
     """Before the first step; None if no family has parts of single latents."""
-    if not any(family.has_parts() for family in families):
+    if not any(map(has_parts, families)):
         return None
     return MoveCounts(on.kept((0.0,), families), 0.0 * on.means(families))
 
@@ -51,9 +52,7 @@ class SubsampledLatents:
         self._cond = families[0].ops.cond
         steps = self._steps = counts.steps[0] + 1.0
         pairs = zip(families, directions, strict=True)
-        self._moved = [
-            f.moved_latents(d) if f.has_parts() else f.xp.ones_like(d.loc) for f, d in pairs
-        ]
+        self._moved = [moved_latents(family, one) for family, one in pairs]
         moved = counts.counts + on.joined(self._moved)
         self.counts = MoveCounts(on.kept((steps,), families), moved)
         self._parts = on.by_family(moved / steps, families)
@@ -92,11 +91,11 @@ class SubsampledLatents:
         if self.counts is None:
             return directions
 
-        def weighted() -> Families:
+        def of_parts() -> Families:
             rows = zip(families, directions, self._parts, self._moved, strict=True)
-            return [f.weighted(d, *weights(p, m)) if f.has_parts() else d for f, d, p, m in rows]
+            return [weighted(f, d, *weights(p, m)) for f, d, p, m in rows]
 
-        return self._cond(self._are_some()[0], weighted, lambda: directions)
+        return self._cond(self._are_some()[0], of_parts, lambda: directions)
 
 
 def _larger(fall: Number, part: Array) -> Array:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.families.draws import noise_dim
+from ngvi.families.gaussian import centred
 from ngvi.inference.first_look import check_seen
 from ngvi.inference.posterior import to_numpy
 from ngvi.latents.layout import Site
@@ -25,7 +27,7 @@ from ngvi.workflow.units import Units, check_rows, make_units
 
 def mean_and_factor(family: Any) -> tuple[Any, Any]:
     """Return mean and factor of a family as its arrays; see :class:`DenseGaussian`."""
-    return family.mean, family.centred().sample(family.ops.eye(family.dim, family.loc))
+    return family.mean, centred(family).sample(family.ops.eye(family.dim, family.loc))
 
 
 @contextlib.contextmanager
@@ -134,7 +136,7 @@ def _check_whole(result: Any, what: str) -> None:
             f"{what}() needs a NaturalGaussianGuide over all latents, and it is a part of "
             f"{type(result.guide).__name__}."
         )
-    if result.family.noise_dim > result.dim:
+    if noise_dim(result.family) > result.dim:
         raise ValueError(
             f"{what}() subtracts natural parameters of a Gaussian, and a mixture has none: fit "
             "one Gaussian, without num_components=."

@@ -20,6 +20,7 @@ from ngvi.estimators.points import (
     num_products,
     scales,
 )
+from ngvi.families.curvature import keeps_rows, reads_diagonal
 from numpyro_ngvi.estimators.moments import (
     Averages,
     Density,
@@ -113,8 +114,8 @@ def value_gradients_hessians(
             nowhere = jax.tree.map(jnp.zeros_like, latents)
             return push({**nowhere, site: vector})[site]
 
-        is_diagonal = family.reads_diagonal() and family.dim > MAX_PROBED_DIAGONAL
-        if is_diagonal or (is_rest and family.keeps_rows()):
+        is_diagonal = reads_diagonal(family) and family.dim > MAX_PROBED_DIAGONAL
+        if is_diagonal or (is_rest and keeps_rows(family)):
             hessians[site] = diagonal(product, family.dim, latents[site].dtype)
         else:
             products = _products(product, family, latents[site].dtype)

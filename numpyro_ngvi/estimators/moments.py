@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ngvi.estimators.points import Arrays, Families
-from ngvi.families.dense import GroupSpread
+from ngvi.families.curvature import GroupSpread
 
 #: ``density(latents, params, key)``: the log density at one draw, a scalar. ``params`` is a
 #: pytree of whatever else is to be differentiated, the key is that of the guide's other draws.

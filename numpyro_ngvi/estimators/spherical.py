@@ -14,6 +14,7 @@ from jax import random
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite, mixture_in
+from ngvi.families.curvature import natural_gradient_from_groups, natural_gradient_from_points
 from ngvi.families.points import LEVELS, radius_polynomial
 from numpyro_ngvi.estimators.mixture import of_mixture
 from numpyro_ngvi.estimators.moments import Averages, Density, dot, finite_draws, gradients
@@ -24,7 +25,7 @@ from numpyro_ngvi.linalg.matrices import matrices
 @dataclasses.dataclass(frozen=True)
 class Spherical:
     """:param at_once: how many points share a pass.
-    :param num_groups: of points, for dense families; their spread is returned if there are several.
+    :param num_groups: of points; their spread is returned if there are several.
     """
 
     at_once: int
@@ -44,12 +45,12 @@ class Spherical:
             for site, family in here.items():
                 weighted = weights[:, None] * jnp.where(kept[:, None], found.by_site[site], 0)
                 if self.num_groups == 1:
-                    directions[site] = family.natural_gradient_from_points(
-                        weighted, points.noise[site]
+                    directions[site] = natural_gradient_from_points(
+                        family, weighted, points.noise[site]
                     )
                     continue
-                directions[site], spread = family.natural_gradient_from_groups(
-                    weighted, points.noise[site], self.num_groups
+                directions[site], spread = natural_gradient_from_groups(
+                    family, weighted, points.noise[site], self.num_groups
                 )
                 spreads.append(spread)
         of_params = jax.tree.map(lambda leaf: jnp.tensordot(points.weights, leaf, 1), found.params)

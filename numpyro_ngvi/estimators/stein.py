@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite, mixture_in
-from ngvi.families.draws import ExplicitDraws
+from ngvi.families.draws import draw_at, natural_gradient_from_draws, sticking_log_prob
 from numpyro_ngvi.estimators.mixture import of_mixture
 from numpyro_ngvi.estimators.moments import Averages, Density, finite_draws, gradients, masked_mean
 from numpyro_ngvi.families.base import Family
@@ -50,15 +50,15 @@ def stein_direction(
     :param kept: which draws count, booleans of shape ``(K,)``.
     """
     gradient = jnp.where(kept[:, None], gradient, 0)
-    if isinstance(family, ExplicitDraws):  # of no draws the weights are NaN, as below
+    if hasattr(family, "draw_vjp"):  # of no draws the weights are NaN, as below
         weights = jnp.where(kept, 1.0, 0.0).astype(noise.dtype)[:, None]
-        return family.natural_gradient_from_draws(gradient, noise, weights / jnp.sum(weights))
+        return natural_gradient_from_draws(family, gradient, noise, weights / jnp.sum(weights))
 
     def bound(q: Family) -> jax.Array:
         # Its derivative is the bound's: the gradients are constants here.
         reparametrised = q.reparametrised(noise)
-        along = jnp.sum(gradient * q.draw_at(reparametrised), -1)
-        return masked_mean(along - q.sticking_log_prob(reparametrised), kept)
+        along = jnp.sum(gradient * draw_at(q, reparametrised), -1)
+        return masked_mean(along - sticking_log_prob(q, reparametrised), kept)
 
     # Of no draws there is no direction, and the optimiser is to see it.
     nothing = jnp.where(jnp.any(kept), 0.0, jnp.nan).astype(noise.dtype)

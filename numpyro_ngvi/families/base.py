@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ngvi.families import base as family
+from ngvi.families.gaussian import noise_log_prob
 from numpyro_ngvi.linalg.matrices import matrices
 
 
@@ -43,7 +44,7 @@ class Family(family.Family):
         return _reparametrised(self, noise)
 
     def draw_log_prob(self, noise: jax.Array) -> jax.Array:
-        return self.noise_log_prob(noise) - _log_det_scale(self)
+        return noise_log_prob(self, noise) - _log_det_scale(self)
 
     def scores(self, noise: jax.Array) -> jax.Array:
         # The transpose of whitening, which is affine: one solve for all.

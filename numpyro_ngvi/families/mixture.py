@@ -8,6 +8,8 @@ import jax
 from jax.scipy import special
 
 from ngvi.families import mixture
+from ngvi.families.curvature import slopes
+from ngvi.families.draws import density_of_draw
 from numpyro_ngvi.families.base import Family, compiled
 from numpyro_ngvi.families.dense import CovarianceCholesky, PrecisionCholesky
 from numpyro_ngvi.families.diagonal import Diagonal
@@ -19,7 +21,7 @@ _BASES = CovarianceCholesky, PrecisionCholesky, Diagonal, BlockDiagonal, SparseP
 
 
 @compiled(
-    "mean variance covariance_matrix sample log_prob density_of_draw slopes bound_direction "
+    "mean variance covariance_matrix sample log_prob bound_direction "
     "natural_gradient euclidean_gradient retract kl_divergence"
 )
 @register
@@ -33,3 +35,7 @@ class Mixture(mixture.Mixture, Family):
     @staticmethod
     def log_sum_exp(values: jax.Array) -> jax.Array:
         return special.logsumexp(values, 0)
+
+
+for _function in (density_of_draw, slopes):
+    _function.register(Mixture, jax.jit(_function.dispatch(mixture.Mixture)))

@@ -12,6 +12,7 @@ from numpyro.distributions.transforms import Transform
 
 from ngvi._docs import shared_doc
 from ngvi.errors import shown
+from ngvi.families.draws import noise_dim
 from ngvi.guide import distributions as shared
 from numpyro_ngvi.families.base import Family
 
@@ -63,11 +64,11 @@ class StructuredNormal(shared.StructuredNormal, DrawsByKey, dist.Distribution):
 
     @property
     def has_rsample(self) -> bool:
-        return self.family.noise_dim == self.family.dim
+        return noise_dim(self.family) == self.family.dim
 
     def sample(self, key: Any = None, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         key = self._checked(key)
-        shape = (*self.shape(sample_shape)[:-1], self.family.noise_dim)
+        shape = (*self.shape(sample_shape)[:-1], noise_dim(self.family))
         return self.family.sample(jax.random.normal(key, shape, self.family.loc.dtype))
 
 

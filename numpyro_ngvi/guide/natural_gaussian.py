@@ -31,6 +31,7 @@ from ngvi.errors import (
     no_distribution,
     no_latents,
 )
+from ngvi.families.draws import marginal_quantiles, noise_dim
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.distributions import check_has_gradient
 from ngvi.latents.subsampling import check_no_local_latents
@@ -340,7 +341,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _latent_quantiles(self, params: dict[str, Any], levels: jax.Array) -> jax.Array:
         """In the model's coordinates, the shape of the levels followed by ``d``."""
-        return self._family_of(params).marginal_quantiles(dist.Normal, levels)
+        return marginal_quantiles(self._family_of(params), dist.Normal, levels)
 
     def sample_posterior(
         self,
@@ -357,7 +358,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         :param sample_shape: shape of independent draws.
         """
         family = self._family_of(params)
-        draws = drawing((*sample_shape, family.noise_dim))(rng_key, family)
+        draws = drawing((*sample_shape, noise_dim(family)))(rng_key, family)
         return self._unpack_and_constrain(draws, params)
 
     def _unpack_and_constrain(self, latent_sample: jax.Array, params: Any) -> dict[str, jax.Array]:

@@ -22,6 +22,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
+from ngvi.families.draws import draw_at, sticking_log_prob
 from ngvi.guide.distributions import check_not_mixture
 from numpyro_ngvi.families import Diagonal, Family, Mixture
 from numpyro_ngvi.families.dense import DenseFamily
@@ -71,7 +72,7 @@ class NaturalNormal(StructuredNormal):
             return self.family.precondition().log_prob(value)
         noise, reparametrised = intermediates
         if self.sticking_the_landing:
-            return self.family.sticking_log_prob(reparametrised)
+            return sticking_log_prob(self.family, reparametrised)
         return self.family.draw_log_prob(noise)
 
 
@@ -82,7 +83,7 @@ def _drawing(shape: tuple[int, ...]) -> Callable:
     def drawn(key: jax.Array, family: Family) -> tuple[jax.Array, list[jax.Array]]:
         noise = jax.random.normal(key, shape, family.loc.dtype)
         reparametrised = family.reparametrised(noise)
-        return family.draw_at(reparametrised), [noise, reparametrised]
+        return draw_at(family, reparametrised), [noise, reparametrised]
 
     return compiled(drawn, runs_once=math.prod(shape) <= SIZES.few)
 

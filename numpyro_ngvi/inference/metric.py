@@ -13,6 +13,7 @@ import numpy as np
 
 from ngvi.families.direction import Families, dual
 from ngvi.families.path import JointPath
+from ngvi.families.steps import leaves_out_correlations
 from ngvi.inference import metric
 from ngvi.inference.estimate import Direction, Pairs, State, Step
 from ngvi.optim.trust_region import longest_within
@@ -30,7 +31,7 @@ class Metric(metric.Metric):
     def __init__(self, state: State, pairs: Pairs) -> None:
         self._families = families_in(state)
         size = sum(np.size(leaf) for leaf in jax.tree.leaves(self._families))
-        restricted = any(family.leaves_out_correlations for family in self._families)
+        restricted = any(map(leaves_out_correlations, self._families))
         super().__init__(state, size, pairs, leaves_out_correlations=restricted)
 
     def gradients(self, naturals: np.ndarray) -> np.ndarray:

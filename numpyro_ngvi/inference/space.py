@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ngvi.families.draws import density_of_draw, noise_dim
 from ngvi.inference.posterior import Parameters
 from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
 from ngvi.latents.layout import Site, pieces, sites_of_all
@@ -39,7 +40,7 @@ class StateSpace:
         families = posteriors(initial)
         self.dims = {site: family.dim for site, family in families.items()}
         self.dim = sum(self.dims.values())
-        self.noise_dim = sum(family.noise_dim for family in families.values())
+        self.noise_dim = sum(map(noise_dim, families.values()))
         self.dtype = families_in(initial)[0].loc.dtype
         self.eps = max(float(jnp.finfo(q.loc.dtype).eps) for q in families.values())
         self.has_model_parameters = bool(jax.tree.leaves(not_gaussian(initial)))
@@ -190,7 +191,7 @@ def _initial(
 @partial(compiled, runs_few=True)
 def _draws(families: list[Family], noise: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
     pairs = list(zip(families, noise, strict=True))
-    log_q = sum(family.density_of_draw(z) for family, z in pairs)
+    log_q = sum(density_of_draw(family, z) for family, z in pairs)
     return jnp.concatenate([family.sample(z) for family, z in pairs], -1), log_q
 
 

@@ -15,6 +15,7 @@ from ngvi._docs import shared_doc
 from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import table
 from ngvi.estimators.points import Arrays, Families
+from ngvi.families.curvature import keeps_rows
 from ngvi.networks.examples import FEW_NUMBERS, NOT_BY_ROWS, are_same
 from numpyro_ngvi.estimators.hessian import Hessian, value_gradients_hessians
 from numpyro_ngvi.estimators.moments import Density, Gradients, masked_mean
@@ -81,7 +82,7 @@ class GaussNewton(Hessian):
         for site, family in here.items():
             by_site[site] = found.by_site[site] + slopes[site]
             hessians[site] = of_rest[site], squares[site]
-            if not family.keeps_rows():
+            if not keeps_rows(family):
                 hessians[site] = jax.tree.map(jnp.subtract, *hessians[site])
         value, of_params = jax.value_and_grad(
             lambda params: jnp.sum(scale * log_likelihoods(latents, params))
@@ -90,7 +91,7 @@ class GaussNewton(Hessian):
         return Gradients(found.values + value, by_site, of_params), hessians
 
     def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
-        if not family.keeps_rows():
+        if not keeps_rows(family):
             return super().direction(family, gradient, hessians, kept)
         of_rest, rows = hessians
         weights = jnp.where(kept, 1.0, 0.0).astype(rows.dtype) / jnp.sum(kept)
@@ -135,7 +136,7 @@ def _are_many(scale: Any, latents: Arrays) -> bool:
 
 def _squares(family: Family, rows: jax.Array, scale: jax.Array) -> Any:
     """The sum of the rows' squares as much as the family needs, or the scaled rows."""
-    if family.keeps_rows():
+    if keeps_rows(family):
         return jnp.sqrt(scale)[:, None] * rows
     return family.outer_products(scale[:, None] * rows, rows)
 
@@ -163,7 +164,7 @@ def _by_rows(
     count, sizes = len(scale), [value.size for value in latents.values()]
     at_once = max(1, min(count, NUMBERS_AT_ONCE // sum(sizes)))
     index = jnp.arange(-(-count // at_once) * at_once).reshape(-1, at_once)
-    kept = [site for site, family in here.items() if family.keeps_rows()]
+    kept = [site for site, family in here.items() if keeps_rows(family)]
 
     def some(index: jax.Array) -> tuple[Any, Arrays]:
         own = jnp.minimum(index, count - 1)

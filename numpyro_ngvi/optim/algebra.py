@@ -11,6 +11,7 @@ import numpy as np
 
 from ngvi.families import direction
 from ngvi.families.direction import Families
+from ngvi.families.steps import relative_scale_step
 from ngvi.optim import rule
 from ngvi.optim.trust_region import LineSearchState
 
@@ -78,7 +79,7 @@ class Algebra(rule.Algebra):
         of_mean, steps = factor * self.rate(rates.mean, count), []
         for one in vectors:
             if rates.scale is None:
-                of_scale = one.relative_scale_step * of_mean
+                of_scale = relative_scale_step(one) * of_mean
             else:
                 of_scale = factor * self.rate(rates.scale, count)
             steps += direction.scale_parts(of_mean, of_scale, [one])

@@ -15,6 +15,7 @@ import numpy as np
 from jax import random
 
 from ngvi.estimators.missed_curvature import Along, half_segment, missed, what_is_missed
+from ngvi.families.draws import noise_dim
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
@@ -124,7 +125,7 @@ def sites_with_missed_curvature(
 
 
 def _step(family: Family) -> jax.Array:
-    whitened = jnp.asarray(half_segment(family.noise_dim), family.loc.dtype)
+    whitened = jnp.asarray(half_segment(noise_dim(family)), family.loc.dtype)
     return family.sample(whitened) - family.mean
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, Families, PointsBySite, scales
+from ngvi.families.curvature import keeps_rows, reads_diagonal
 from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts, sums_by_leaf
 from pyro_ngvi.estimators.moments import (
     Averages,
@@ -239,7 +240,7 @@ def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Curva
     :param is_rest: whether they are of what examples leave, of which a family that keeps their
         gradients as they are gets the diagonal.
     """
-    is_diagonal = family.reads_diagonal() and family.dim > MAX_PROBED_DIAGONAL
-    if is_diagonal or (is_rest and family.keeps_rows()):
+    is_diagonal = reads_diagonal(family) and family.dim > MAX_PROBED_DIAGONAL
+    if is_diagonal or (is_rest and keeps_rows(family)):
         return diagonals(products(family, diagonal=True))
     return hessians(products(family), family)

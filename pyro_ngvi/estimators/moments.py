@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ngvi.estimators.points import Families
-from ngvi.families.dense import GroupSpread
+from ngvi.families.curvature import GroupSpread
 from pyro_ngvi.families.base import Family
 
 

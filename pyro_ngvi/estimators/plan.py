@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ngvi._warn import warn
 from ngvi.estimators.missed_curvature import half_segment, what_is_missed
 from ngvi.estimators.points import Arrays
+from ngvi.families.draws import noise_dim
 from pyro_ngvi.estimators.differentiate import gradients_of, leaves_of
 from pyro_ngvi.estimators.hessian import HessianProducts
 from pyro_ngvi.families.base import Family
@@ -179,7 +180,7 @@ def _segment(density: LogDensity) -> tuple[Arrays, Arrays]:
 
 
 def _step(family: Family) -> Tensor:
-    whitened = torch.as_tensor(half_segment(family.noise_dim)).to(family.loc)
+    whitened = torch.as_tensor(half_segment(noise_dim(family))).to(family.loc)
     return family.sample(whitened) - family.mean
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,7 +13,12 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite, mixture_in
-from ngvi.families.dense import DenseFamily, GroupSpread
+from ngvi.families.curvature import (
+    GroupSpread,
+    natural_gradient_from_groups,
+    natural_gradient_from_points,
+)
+from ngvi.families.dense import DenseFamily
 from ngvi.families.points import spherical_points
 from pyro_ngvi.estimators.differentiate import Differentiator, Evaluated, FromGradients
 from pyro_ngvi.estimators.mixture import of_mixture
@@ -27,7 +33,7 @@ from pyro_ngvi.host import label, on_device
 class Spherical(FromGradients):
     """All groups share their passes.
 
-    :param num_groups: of points, for dense families; their spread is returned if there are several.
+    :param num_groups: of points; their spread is returned if there are several.
     """
 
     weighted = True
@@ -43,8 +49,8 @@ class Spherical(FromGradients):
         with label("direction"):
             for site, family in here.items():
                 weighted = self._weighted(found.gradients[site], found, points)
-                directions[site], spread = family.natural_gradient_from_groups(
-                    weighted, points.noise[site], self.num_groups
+                directions[site], spread = natural_gradient_from_groups(
+                    family, weighted, points.noise[site], self.num_groups
                 )
                 spreads.append(spread)
         spread = GroupSpread(*map(sum, zip(*spreads, strict=True)))
@@ -56,13 +62,13 @@ class Spherical(FromGradients):
         self, site: str, family: Family, found: Evaluated, points: PointsBySite
     ) -> Family:
         weighted = self._weighted(found.gradients[site], found, points)
-        return family.natural_gradient_from_points(weighted, points.noise[site])
+        return natural_gradient_from_points(family, weighted, points.noise[site])
 
     def of_groups(
         self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
     ) -> Tensor:
         if isinstance(family, (DenseFamily, SparsePrecision)):
-            return rows(family.natural_gradient_from_points, weighted, noise)
+            return rows(partial(natural_gradient_from_points, family), weighted, noise)
 
         def direction(weighted: Tensor, scores: Tensor) -> Family:
             return family.bonnet_price(weighted.sum(0), family.outer_products(weighted, scores))

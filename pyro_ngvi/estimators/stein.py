@@ -11,7 +11,7 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.points import Families, PointsBySite, mixture_in
-from ngvi.families.draws import ExplicitDraws
+from ngvi.families.draws import draw_at, natural_gradient_from_draws, sticking_log_prob
 from pyro_ngvi.estimators.differentiate import Differentiator, Evaluated, FromGradients
 from pyro_ngvi.estimators.mixture import of_mixture
 from pyro_ngvi.estimators.moments import Averages, of_kept
@@ -56,14 +56,14 @@ def stein_direction(gradients: Tensor, noise: Tensor, family: Family) -> Family:
     :param noise: ``z`` of the draws, shape ``(K, d)``.
     :return: the direction of ascent.
     """
-    if isinstance(family, ExplicitDraws):
-        return family.natural_gradient_from_draws(gradients, noise, 1.0 / len(noise))
+    if hasattr(family, "draw_vjp"):
+        return natural_gradient_from_draws(family, gradients, noise, 1.0 / len(noise))
     with torch.enable_grad():
         q = family.detach().map(lambda value: value.clone().requires_grad_())
         # Its derivative is the bound's: the gradients are constants here.
         reparametrised = q.reparametrised(noise)
-        along = (gradients * q.draw_at(reparametrised)).sum(-1)
-        bound = (along - q.sticking_log_prob(reparametrised)).mean()
+        along = (gradients * draw_at(q, reparametrised)).sum(-1)
+        bound = (along - sticking_log_prob(q, reparametrised)).mean()
         names, leaves = zip(*q.coordinates().items(), strict=True)
         direction = torch.autograd.grad(bound, leaves, materialize_grads=True)
     return dataclasses.replace(q, **dict(zip(names, direction, strict=True)))

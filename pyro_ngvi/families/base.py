@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from ngvi.families import base as family
+from ngvi.families.gaussian import noise_log_prob
 from pyro_ngvi.linalg.matrices import matrices
 
 
@@ -58,7 +59,7 @@ class Family(family.Family):
     def draw_log_prob(self, noise: Tensor) -> Tensor:
         here = self.detach()
         change = here.log_det_jvp(self.map(torch.sub, here))
-        return here.noise_log_prob(noise) - (here.log_det_scale() + change)
+        return noise_log_prob(here, noise) - (here.log_det_scale() + change)
 
     def _derivative(self, function: Callable[[Self], Tensor], change: Self) -> Tensor:
         names, tangents = self.coordinates(), self.natural_gradient(change).coordinates()

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Transform
 
 from ngvi._docs import shared_doc
+from ngvi.families.draws import noise_dim
 from ngvi.guide import distributions as shared
 from pyro_ngvi.families.base import Family
 
@@ -39,7 +40,7 @@ class StructuredNormal(shared.StructuredNormal, TorchDistribution):
 
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
         loc = self.family.loc
-        shape = *self._extended_shape(torch.Size(sample_shape))[:-1], self.family.noise_dim
+        shape = *self._extended_shape(torch.Size(sample_shape))[:-1], noise_dim(self.family)
         return self.family.sample(torch.randn(shape, dtype=loc.dtype, device=loc.device))
 
 

@@ -22,6 +22,7 @@ from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._foreign import note_foreign_arguments
 from ngvi.errors import check_create_plates, check_init_loc_fn, check_names, check_quantiles
+from ngvi.families.draws import marginal_quantiles, noise_dim
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.distributions import check_has_gradient
 from ngvi.guide.robust_init import ROBUST_INIT
@@ -287,7 +288,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     def _latent_quantiles(self, family: Family, levels: Tensor) -> Tensor:
         """In the model's coordinates, shape ``(levels, d)``."""
-        return family.marginal_quantiles(dist.Normal, levels)
+        return marginal_quantiles(family, dist.Normal, levels)
 
     def _loc_scale(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         family = self._family()
@@ -319,7 +320,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     def _sample(self, family: Family, num_samples: int) -> dict[str, Tensor]:
         """Draws of every latent site, constrained, from a family of this guide."""
         return self._constrained(
-            family.sample(family.loc.new_empty(num_samples, family.noise_dim).normal_())
+            family.sample(family.loc.new_empty(num_samples, noise_dim(family)).normal_())
         )
 
     def _constrained(self, latent: Tensor) -> dict[str, Tensor]:

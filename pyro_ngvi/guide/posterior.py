@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ngvi.families.draws import draw_at, sticking_log_prob
 from ngvi.guide.distributions import check_not_mixture
 from pyro_ngvi.families import Diagonal, Family, Mixture
 from pyro_ngvi.families.coordinates import Coordinate, mark
@@ -124,7 +125,7 @@ class NaturalNormal(StructuredNormal):
         shape = self._extended_shape(torch.Size(sample_shape))
         noise = torch.randn(shape, dtype=loc.dtype, device=loc.device)
         reparametrised = self.family.reparametrised(noise)
-        value = self.family.draw_at(reparametrised)
+        value = draw_at(self.family, reparametrised)
         self._last_draw = value, noise, reparametrised
         return value
 
@@ -134,7 +135,7 @@ class NaturalNormal(StructuredNormal):
             return self.family.precondition().log_prob(value)
         _, noise, reparametrised = self._last_draw
         if self.sticking_the_landing:
-            return self.family.sticking_log_prob(reparametrised)
+            return sticking_log_prob(self.family, reparametrised)
         return self.family.draw_log_prob(noise)
 
 

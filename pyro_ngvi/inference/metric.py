@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ngvi.families.direction import Families, dual, values
 from ngvi.families.path import JointPath
+from ngvi.families.steps import leaves_out_correlations
 from ngvi.inference import metric
 from ngvi.inference.estimate import Direction, Pairs, Step
 from ngvi.optim.trust_region import longest_within
@@ -37,7 +38,7 @@ class Metric(metric.Metric):
     def __init__(self, state: State, pairs: Pairs, each_row: EachRow) -> None:
         self._each_row = each_row
         self._families, self._like = state.families, state.families[0].loc
-        restricted = any(family.leaves_out_correlations for family in self._families)
+        restricted = any(map(leaves_out_correlations, self._families))
         super().__init__(
             state, flat(state.families).numel(), pairs, leaves_out_correlations=restricted
         )

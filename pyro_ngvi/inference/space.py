@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributions import transform_to
 from torch.distributions.constraints import real
 
+from ngvi.families.draws import density_of_draw, noise_dim
 from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
 from ngvi.latents.layout import Site, pieces, sites_of_all
 from pyro_ngvi.families.base import Family
@@ -59,7 +60,7 @@ class StateSpace:
         self._live = {site: posteriors[site] for site in sorted(posteriors)}
         self.dims = {site: family.detach().dim for site, family in self._live.items()}
         self.dim = sum(self.dims.values())
-        self.noise_dim = sum(family.detach().noise_dim for family in self._live.values())
+        self.noise_dim = sum(noise_dim(family) for family in self._live.values())
         self.initial = State(
             [family.detach().map(torch.clone) for family in self._live.values()],
             {name: leaf.detach().clone() for name, leaf in self.live.items()},
@@ -95,7 +96,7 @@ class StateSpace:
     def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         families, by_site = self.by_site(state), self.split(noise)
         theta = [family.sample(by_site[site]) for site, family in families.items()]
-        found = sum(family.density_of_draw(by_site[site]) for site, family in families.items())
+        found = sum(density_of_draw(family, by_site[site]) for site, family in families.items())
         return _numpy(torch.cat(theta, -1)), _numpy(found)
 
     @torch.no_grad()

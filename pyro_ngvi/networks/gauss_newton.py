@@ -13,6 +13,7 @@ from ngvi._docs import shared_doc
 from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import table
 from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays
+from ngvi.families.curvature import keeps_rows, reads_diagonal
 from ngvi.networks.examples import FEW_NUMBERS, NOT_BY_ROWS, are_same
 from pyro_ngvi.estimators import Plan
 from pyro_ngvi.estimators.differentiate import Curvature, Parts
@@ -60,7 +61,7 @@ class GaussNewton(Hessian):
         count, dim = split.scale.shape[-1], sum(q.dim for q in here)
         plan.bytes_of_rows = split.scale.nbytes * max(q.dim for q in here)
         if not all(
-            q.keeps_rows() or (q.reads_diagonal() and q.dim > MAX_PROBED_DIAGONAL) for q in here
+            keeps_rows(q) or (reads_diagonal(q) and q.dim > MAX_PROBED_DIAGONAL) for q in here
         ):
             return self
         by_rows = _is_by_rows(density, latents, split.log_likelihood[0])
@@ -87,7 +88,7 @@ class GaussNewton(Hessian):
             _gradients(density, {name: v[k].detach() for name, v in latents.items()}, site, scale)
             for k, scale in enumerate(split.scale)
         ]
-        if q.keeps_rows():
+        if keeps_rows(q):
             rows = torch.stack([torch.cat([rows for rows, _ in draw]) for draw in draws])
             return minus_squares(rest, rows, split.scale, q)
         squares = [sum(weights @ rows.square() for rows, weights in draw) for draw in draws]
@@ -98,7 +99,7 @@ class GaussNewton(Hessian):
         )
 
     def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
-        if not family.keeps_rows():
+        if not keeps_rows(family):
             return super().direction(family, gradient, total, count)
         rows = total.rows / count**0.5
         return family.natural_gradient_from_rows(gradient, rows, -total.rest / count)
@@ -131,7 +132,7 @@ def minus_squares(rest: Curvature, gradients: Tensor, scale: Tensor, family: Fam
     def total(kept: Tensor | None) -> Any:
         rows = of_kept(gradients, kept).flatten(0, 1)
         weights = of_kept(scale, kept).reshape(-1, 1)
-        if family.keeps_rows():
+        if keeps_rows(family):
             return KeptRows(rest.total(kept), weights.sqrt() * rows)
         curvature = family.outer_products(weights * rows, rows)
         return map_structure(torch.sub, rest.total(kept), curvature)

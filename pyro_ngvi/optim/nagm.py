@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ngvi._docs import shared_doc
+from ngvi.families.steps import relative_scale_step
 from ngvi.optim.nagm import NagmRule, check_nagm
 from pyro_ngvi.families.coordinates import Coordinate
 from pyro_ngvi.optim.algebra import Rates
@@ -42,7 +43,7 @@ class NagmOptimizer(JointOptimizer):
             return options
         if options["scale_lr"] is not None:
             return {**options, "lr": options["scale_lr"]}
-        return {**options, "lr": coordinate.family.relative_scale_step * options["lr"]}
+        return {**options, "lr": relative_scale_step(coordinate.family) * options["lr"]}
 
 
 @shared_doc(NagmRule, JointOptim)

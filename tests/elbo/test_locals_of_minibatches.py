@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.families import steps
 from tests.guide.test_subsampled_latents import (
     BATCHES,
     LOCAL,
@@ -170,11 +171,11 @@ def test_weighted_parts_add_up_to_the_direction(ppl, family):
         total = sum(ppl.numpy(getattr(one, name)) for one in parts)
         np.testing.assert_allclose(total, ppl.numpy(value), rtol=1e-12, atol=1e-12)
     for number, one in enumerate(parts[1:]):
-        moved = ppl.numpy(here.moved_latents(one))
+        moved = ppl.numpy(steps.moved_latents(here, one))
         np.testing.assert_array_equal(moved, element == number)
     # Parts of different latents are orthogonal: slopes along them are slopes of their own.
     inner = ppl.numpy(ppl.compiled(type(here).inner)(here, parts[1], parts[2]))
-    assert abs(inner) < 1e-12 * abs(ppl.numpy(here.inner(parts[1], parts[1])))
+    assert abs(inner) < 1e-12 * abs(ppl.numpy(steps.inner(here, parts[1], parts[1])))
 
 
 @SLOW_IN_NUMPYRO

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ngvi.families import direction as fisher
+from ngvi.families.curvature import natural_gradient_from_groups, natural_gradient_from_points
 from ngvi.families.points import spherical_points
 from tests.reference import DENSE_FAMILIES, random_gaussian
 
@@ -25,7 +26,7 @@ def direction(backend, family, gradient, points):
     weights = backend.array(points.weights)
     noise = backend.array(points.noise)
     return backend.coordinates(
-        family.natural_gradient_from_points(weights[:, None] * gradients, noise)
+        natural_gradient_from_points(family, weights[:, None] * gradients, noise)
     )
 
 
@@ -87,13 +88,13 @@ def test_groups_tell_the_squared_fisher_norm_of_their_noise(backend, name, rng):
     weights = np.concatenate([g.weights for g in groups(2, num)]) / num
     draws = backend.numpy(family.sample(backend.array(noise)))
     weighted, noise = backend.array(weights[:, None] * np.sin(3.0 * draws)), backend.array(noise)
-    mean, spread = family.natural_gradient_from_groups(weighted, noise, num)
-    together = backend.coordinates(family.natural_gradient_from_points(weighted, noise))
+    mean, spread = natural_gradient_from_groups(family, weighted, noise, num)
+    together = backend.coordinates(natural_gradient_from_points(family, weighted, noise))
     for one, other in zip(backend.coordinates(mean), together, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
     rows = len(weights) // num
     each = [
-        family.natural_gradient_from_points(num * weighted[i : i + rows], noise[i : i + rows])
+        natural_gradient_from_points(family, num * weighted[i : i + rows], noise[i : i + rows])
         for i in range(0, len(weights), rows)
     ]
     apart = [fisher.subtract([one], [mean]) for one in each]

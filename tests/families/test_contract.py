@@ -2,70 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.optim.runs import kl_divergence
 
+PAGE = Path(__file__).parents[2] / "docs" / "changing_the_code.md"
+
 
 def sphere(backend):
-    """``N(mu, exp(2 a) I)``, with what a family must write and nothing else."""
-    base = backend.module("families.base")
-    lib = base.jnp if backend.name == "numpyro" else base.torch
-
-    @dataclasses.dataclass(frozen=True, eq=False)
-    class Sphere(base.Family):
-        loc: object = None
-        log_scale: object = None
-
-        def initial(self, loc, scale):
-            return Sphere(loc, backend.array(np.log(scale)))
-
-        @property
-        def num_parameters(self):
-            return self.dim + 1
-
-        @property
-        def stddev(self):
-            return lib.exp(self.log_scale) * lib.ones_like(self.loc)
-
-        def sample(self, noise):
-            return self.loc + lib.exp(self.log_scale) * noise
-
-        def whiten(self, value):
-            return (value - self.loc) * lib.exp(-self.log_scale)
-
-        def log_det_scale(self):
-            return self.dim * self.log_scale
-
-        def natural_gradient(self, gradient):
-            loc = lib.exp(2 * self.log_scale) * gradient.loc
-            return Sphere(loc, gradient.log_scale / (2 * self.dim))
-
-        def euclidean_gradient(self, natural_gradient):
-            loc = lib.exp(-2 * self.log_scale) * natural_gradient.loc
-            return Sphere(loc, natural_gradient.log_scale * (2 * self.dim))
-
-        def bonnet_price(self, gradient, hessian):
-            variance = lib.exp(2 * self.log_scale)
-            curvature = variance * lib.trace(hessian) / self.dim
-            return Sphere(variance * gradient, 0.5 * (curvature + 1.0))
-
-        def natural_step(self, direction, step_size):
-            ratio = 1.0 - 2.0 * step_size * direction.log_scale
-            loc = self.loc + step_size * direction.loc / ratio
-            return Sphere(loc, self.log_scale - 0.5 * lib.log(ratio))
-
-        def retract(self, step):
-            return Sphere(self.loc + step.loc, self.log_scale + step.log_scale)
-
-    if backend.name == "numpyro":
-        from numpyro_ngvi.pytree import register
-
-        register(Sphere)
-    return Sphere
+    """``N(mu, exp(2 a) I)``, by exactly what the page on changing the code prints."""
+    text = PAGE.read_text(encoding="utf-8").partition("**A family.**")[2]
+    recipe, registered, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    if backend.name == "pyro":
+        recipe, registered = recipe.replace("jax.numpy", "torch").replace("numpyro", "pyro"), ""
+    names: dict = {"__name__": __name__}
+    exec(compile(recipe + registered, str(PAGE), "exec", dont_inherit=True), names)  # noqa: S102
+    return names["Sphere"]
 
 
 @pytest.fixture
@@ -109,3 +65,48 @@ def test_steps_and_curvature_follow(backend, family, rng):
     end = path.end(attempt)  # the posterior of a conjugate model
     np.testing.assert_allclose(backend.numpy(end.mean), 0.0, atol=1e-15)
     np.testing.assert_allclose(backend.numpy(end.stddev), np.sqrt(0.5), rtol=1e-14)
+
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(100, 3))
+Y = X @ [1.0, 0.0, -1.0] + RNG.normal(size=100)
+
+
+def regression(ppl):
+    def model(x, y):
+        w = ppl.sample("w", ppl.dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with ppl.plate("rows", len(x)):
+            ppl.sample("y", ppl.dist.Normal(x @ w, 1.0), obs=y)
+
+    return model, (ppl.array(X), ppl.array(Y))
+
+
+def best_bound():
+    """The largest bound of a sphere: its mean is the posterior's, its precision the average."""
+    precision = np.eye(3) + X.T @ X
+    mean, variance = np.linalg.solve(precision, X.T @ Y), 3 / np.trace(precision)
+    squares = ((Y - X @ mean) ** 2).sum() + (mean**2).sum() + variance * np.trace(precision)
+    logs = 1.5 * np.log(2 * np.pi * np.e * variance) - 51.5 * np.log(2 * np.pi)
+    return logs - 0.5 * squares
+
+
+@pytest.mark.parametrize(
+    "curvature",
+    ["auto", "spherical", "hessian", "stein", "mean", "quadrature", "gauss_newton", None],
+)
+def test_every_curvature_moves_it_and_snngm_by_any_elbo(backend, curvature):
+    model, args = regression(backend)
+    guide, rule = backend.guide(model, sphere(backend)), None
+    if curvature is None:
+        rule, loss = backend.package.Snngm(), backend.infer.Trace_ELBO()
+    else:
+        loss = backend.package.NaturalELBO(10, curvature)
+    losses = backend.svi(model, guide, rule, loss, args).run(200 if rule else 20)
+    assert np.mean(losses[-10:]) == pytest.approx(-best_bound(), abs=0.6)
+
+
+def test_fit_certifies_it(backend):
+    model, args = regression(backend)
+    result = backend.fit(model, *args, family=sphere(backend))
+    assert result.verdict == "certified"
+    assert result.bound == pytest.approx(best_bound(), abs=0.05)

@@ -7,6 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from ngvi.families import curvature
+from ngvi.families.draws import marginal_quantiles
+
 BASES = ("covariance_cholesky", "precision_cholesky", "diagonal")
 WEIGHTS = np.array([0.2, 0.5, 0.3])
 
@@ -100,7 +103,7 @@ def test_direction_is_zero_where_the_mixture_is_the_posterior(ppl, rng):
     noise = ppl.array(rng.normal(size=(4, 3)))
     draws = [one.sample(noise) for one in q.components]
     values = ppl.np.stack([q.log_prob(theta) + 5.0 for theta in draws])
-    slopes = ppl.np.stack([q.slopes(theta) for theta in draws])
+    slopes = ppl.np.stack([curvature.slopes(q, theta) for theta in draws])
     found = q.bound_direction(values, slopes, noise, ppl.array(np.full(4, 0.25)))
     np.testing.assert_allclose(_flat(ppl, found), 0.0, atol=1e-12)
 
@@ -109,7 +112,9 @@ def test_slopes_are_the_gradient_of_the_log_density(ppl, rng):
     q = _mixture(ppl, "covariance_cholesky", 2, rng)
     theta = ppl.array(rng.normal(size=(5, 2)))
     expected = ppl.grad(lambda value: q.log_prob(value).sum(), theta)
-    np.testing.assert_allclose(ppl.numpy(q.slopes(theta)), ppl.numpy(expected), atol=1e-10)
+    np.testing.assert_allclose(
+        ppl.numpy(curvature.slopes(q, theta)), ppl.numpy(expected), atol=1e-10
+    )
 
 
 def test_one_component_is_its_base(ppl, rng):
@@ -133,7 +138,7 @@ def test_draws_moments_and_quantiles_are_those_of_the_density(ppl, rng):
     np.testing.assert_allclose(np.cov(draws.T), ppl.numpy(q.covariance_matrix), atol=0.04)
     np.testing.assert_allclose(draws.std(0), ppl.numpy(q.stddev), atol=0.02)
     levels = np.array([0.1, 0.5, 0.9])
-    found = q.marginal_quantiles(ppl.dist.Normal, ppl.array(levels))
+    found = marginal_quantiles(q, ppl.dist.Normal, ppl.array(levels))
     np.testing.assert_allclose(ppl.numpy(found), np.quantile(draws, levels, 0), atol=0.03)
     # The density is that of the draws: its entropy is their average of -log q.
     nodes, weights = _nodes(2, 40)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ngvi.families.path import JointPath
+from ngvi.families.steps import covariance_times
 from ngvi.latents.forest import forest_from_indices
 from tests.tan.families import named
 
@@ -80,7 +81,7 @@ def test_an_attempt_knows_the_covariance_of_its_end(backend, name, rng):
     def attempted(step_size):
         path = family.along(direction)
         attempt = path.at(step_size)
-        return path.metric(gradient)(attempt), path.end(attempt).covariance_times(gradient)
+        return path.metric(gradient)(attempt), covariance_times(path.end(attempt), gradient)
 
     attempted = backend.compiled(attempted)
     for step_size in (1.5, 3e-4):  # MatrixNormal's precision is to be corrected, and is not

@@ -38,12 +38,10 @@ def registry(backend):
         lambda f, z: f.natural_gradient(f),
         lambda f, z: f.euclidean_gradient(f),
         lambda f, z: f.retract(f),
-        lambda f, z: f.free_coordinates(),
         lambda f, z: f.hessian_probes(),
         lambda f, z: f.bonnet_price(z, z),
         lambda f, z: f.natural_step(f, 0.1),
         lambda f, z: f.kl_divergence(f),
-        lambda f, z: f.inner(f, f),
     ],
 )
 def test_using_a_specification_names_it_and_the_way_out(backend, family_name, use):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.families.draws import draw_at, sticking_log_prob
 from tests import models
 from tests.reference import (
     DENSE_FAMILIES,
@@ -48,8 +49,8 @@ def _bound_gradient(ppl, log_density, sticking):
 
     def estimate(q, z):
         reparametrised = q.reparametrised(z)
-        log_q = q.sticking_log_prob(reparametrised) if sticking else q.draw_log_prob(z)
-        return log_density(q.draw_at(reparametrised)) - log_q
+        log_q = sticking_log_prob(q, reparametrised) if sticking else q.draw_log_prob(z)
+        return log_density(draw_at(q, reparametrised)) - log_q
 
     gradient = ppl.gradient(estimate)
     return lambda family, z: ppl.coordinates(gradient(family, ppl.array(z)))

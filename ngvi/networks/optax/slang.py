@@ -11,6 +11,7 @@ import numpy as np
 from ngvi._docs import shared_doc
 from ngvi.errors import check_count
 from ngvi.families.low_rank_precision import LowRankPrecision
+from ngvi.families.steps import covariance_times
 from ngvi.linalg.definite import Definite
 from ngvi.linalg.low_rank import LowRank
 from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
@@ -151,7 +152,7 @@ class SlangLoop(Loop):
         new = rule.new_precision(old, rows, jnp.full_like(old.diagonal, rule.weight_decay))
         momentum = rule.new_momentum(_joined(velocities), rule.slope(gradient, mean))
         slope = rule.unbiased(momentum, mean, count.astype(rows.dtype))
-        steps = rule.length(new.covariance_times(slope), alpha)
+        steps = rule.length(covariance_times(new, slope), alpha)
         updates = [x.astype(m.dtype) for x, m in zip(_split(steps, means), means, strict=True)]
         new_hess = _split(new.diagonal - rule.weight_decay, hess)
         changed = (_split(momentum, hess), new_hess, _split(new.factor.T, hess))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi.families.low_rank_precision import LowRankPrecision
+from ngvi.families.steps import covariance_times
 from ngvi.linalg.definite import Definite
 from ngvi.linalg.low_rank import LowRank
 from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
@@ -211,7 +212,7 @@ class SLANG(VOGN):
             slope = rule.slope(part * gradient, mean)
             put(momentum, rule.new_momentum(momentum, slope), flag)
             slopes.append(rule.unbiased(momentum, mean, of.group["count"]))
-        directions = _split(new.covariance_times(torch.cat(slopes)), weights)
+        directions = _split(covariance_times(new, torch.cat(slopes)), weights)
         hess = _split(new.diagonal - prior, weights)
         for of, direction, changed in zip(weights, directions, hess, strict=True):
             change = self._equations_of(of.group).length(direction, of.group["lr"])

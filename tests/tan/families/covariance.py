@@ -21,8 +21,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Self
 
+from ngvi.families import steps
 from ngvi.families.base import Array
 from ngvi.families.dense import DenseFamily
+from ngvi.families.gaussian import noise_log_prob
 from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import CovarianceStep, CovarianceSteps
 from ngvi.linalg.matrices import symmetric
@@ -45,9 +47,6 @@ class Covariance(DenseFamily):
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, self.xp.diag(scale**2 * self.xp.ones_like(loc)))
-
-    def free_coordinates(self) -> list[Array]:
-        return [self._bound().loc, self.xp.tril(symmetric(self.covariance))]
 
     @property
     def stddev(self) -> Array:
@@ -77,7 +76,7 @@ class Covariance(DenseFamily):
     def log_prob(self, value: Array) -> Array:
         root = self.lower_factor
         noise = self.ops.solve_rows(root, value - self.loc)
-        return self.noise_log_prob(noise) - self.ops.log_abs_det(root)
+        return noise_log_prob(self, noise) - self.ops.log_abs_det(root)
 
     def draw_jvp(self, change: Self, noise: Array) -> Array:
         root = self.lower_factor
@@ -133,3 +132,8 @@ class Covariance(DenseFamily):
     def _end(self, loc: Array, root: Array) -> Self:
         """``N(loc, R R^T)`` after a step from here."""
         return type(self)(loc, definite_square(self.ops, root, self.covariance_matrix)[0])
+
+
+@steps.free_coordinates.register(Covariance)
+def _(family: Covariance) -> list[Array]:
+    return [family._bound().loc, family.xp.tril(symmetric(family.covariance))]

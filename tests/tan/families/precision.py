@@ -29,8 +29,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Self
 
+from ngvi.families import steps
 from ngvi.families.base import Array
 from ngvi.families.dense import DenseFamily
+from ngvi.families.gaussian import noise_log_prob
 from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import PrecisionStep, PrecisionSteps
 from ngvi.linalg.matrices import symmetric
@@ -62,9 +64,6 @@ class Precision(DenseFamily):
     def initial(self, loc: Array, scale: float | Array) -> Self:
         return type(self)(loc, self.xp.diag(self.xp.ones_like(loc) / scale**2))
 
-    def free_coordinates(self) -> list[Array]:
-        return [self._bound().loc, self.xp.tril(symmetric(self.precision))]
-
     @property
     def stddev(self) -> Array:
         return self.xp.linalg.norm(self._inverse_root(), axis=-2)
@@ -88,7 +87,7 @@ class Precision(DenseFamily):
 
     def log_prob(self, value: Array) -> Array:
         root = self._root()
-        return self.noise_log_prob((value - self.loc) @ root) + self.ops.log_abs_det(root)
+        return noise_log_prob(self, (value - self.loc) @ root) + self.ops.log_abs_det(root)
 
     def draw_jvp(self, change: Self, noise: Array) -> Array:
         root = self._root()
@@ -134,13 +133,6 @@ class Precision(DenseFamily):
 
         return PathOfDirection([block], PrecisionSteps(self.ops), finish)
 
-    def corrected(self, direction: Self, step_size: Array | float) -> Self:
-        root = self._root()
-        change = self.ops.congruence(root, direction.precision)
-        _, (change,) = self.ops.damped(step_size * change)
-        change = symmetric(root @ change @ root.mT) / step_size
-        return type(self)(direction.loc, change)
-
     def retract(self, step: Self) -> Self:
         """:class:`Family`'s, by equation (2); an indefinite ``S + dS`` is corrected."""
         return self._end(step, 1.0, self.ops.min_shrinkage**2)
@@ -156,3 +148,17 @@ class Precision(DenseFamily):
 
     def _inverse_root(self) -> Array:
         return self.ops.inverse_lower(self._root())
+
+
+@steps.free_coordinates.register(Precision)
+def _(family: Precision) -> list[Array]:
+    return [family._bound().loc, family.xp.tril(symmetric(family.precision))]
+
+
+@steps.corrected.register(Precision)
+def _(family: Precision, direction: Precision, step_size: Array | float) -> Precision:
+    root = family._root()
+    change = family.ops.congruence(root, direction.precision)
+    _, (change,) = family.ops.damped(step_size * change)
+    change = symmetric(root @ change @ root.mT) / step_size
+    return type(family)(direction.loc, change)
