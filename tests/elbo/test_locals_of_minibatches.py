@@ -164,7 +164,7 @@ def test_weighted_parts_add_up_to_the_direction(ppl, family):
 
     def part(element_of):
         weight = ppl.array((element == element_of).astype(float))
-        return ppl.compiled(type(here).weighted)(here, direction, weight, weight)
+        return ppl.compiled(steps.weighted)(here, direction, weight, weight)
 
     parts = [part(one) for one in range(-1, N)]
     for name, value in direction.coordinates().items():
@@ -174,7 +174,7 @@ def test_weighted_parts_add_up_to_the_direction(ppl, family):
         moved = ppl.numpy(steps.moved_latents(here, one))
         np.testing.assert_array_equal(moved, element == number)
     # Parts of different latents are orthogonal: slopes along them are slopes of their own.
-    inner = ppl.numpy(ppl.compiled(type(here).inner)(here, parts[1], parts[2]))
+    inner = ppl.numpy(ppl.compiled(steps.inner)(here, parts[1], parts[2]))
     assert abs(inner) < 1e-12 * abs(ppl.numpy(steps.inner(here, parts[1], parts[1])))
 
 
