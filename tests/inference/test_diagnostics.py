@@ -147,6 +147,33 @@ def two_latents(ppl):
     return model
 
 
+def list_with_a_partner(ppl, model):
+    """An ``AutoGuideList`` of a Gaussian for ``a`` and an ``AutoNormal`` for ``b``."""
+    guide = ppl.autoguide.AutoGuideList(model)
+    gaussian = ppl.guide(ppl.handlers.block(model, hide=["b", "y_b"]))
+    guide.append(gaussian)
+    partner = ppl.handlers.block(model, hide=["a", "y_a"])
+    guide.append(ppl.autoguide.AutoNormal(partner, init_scale=0.6))
+    return guide, gaussian
+
+
+@SLOW_IN_NUMPYRO
+def test_partners_in_a_list_are_weighed_too(ppl):
+    model = two_latents(ppl)
+    guide, gaussian = list_with_a_partner(ppl, model)
+    exact = np.array([0.5]), np.array([[np.sqrt(0.5)]])
+    fitted = result(ppl, model, guide=guide, gaussian=gaussian, at=exact)
+    found = fitted.diagnostics
+    evidence = 2 * stats.norm(0, np.sqrt(2)).logpdf(1.0)
+    error = found.importance_weighted_bound_error
+    assert abs(found.importance_weighted_bound - evidence) < 4 * error
+    assert found.bound < evidence - 0.05  # the partner is not at its best
+    assert [marginal.name for marginal in found.marginals] == ["a"]
+    assert set(fitted.sample(4)) == {"a", "b"}
+    assert "effective draws" in str(fitted)
+    assert fitted.posterior.mean.shape == (1,)
+
+
 def test_a_guide_without_a_gaussian_of_ours_is_named(ppl):
     model = two_latents(ppl)
     fitted = result(ppl, model, guide=ppl.autoguide.AutoNormal(model))

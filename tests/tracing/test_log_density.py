@@ -54,7 +54,9 @@ class Density:
 
     def examples(self, theta):
         """``log_likelihood`` and ``scale`` by example, and the ``rest``."""
-        return self._at(lambda *at: self.tracing.examples(self.density, *at), theta)
+        return self._at(
+            lambda *at: self.ppl.module("networks.examples").examples(self.density, *at), theta
+        )
 
 
 THETA = np.array([-0.3, 0.2, 0.5, 1.0, 0.1, -0.2, 0.7, 0.4])
