@@ -190,16 +190,6 @@ def test_a_notebook_is_its_page(path):
     assert f"]({path.parent.name}/{path.stem}.ipynb)" in gallery
 
 
-def test_a_public_repository_brings_links_to_colab(monkeypatch):
-    page = DOCS / "tutorials" / "network.md"
-    monkeypatch.setattr(notebooks, "address", lambda: None)
-    assert notebooks.colab(page) is None
-    assert notebooks.source_of_package() == "ngvi[examples]"
-    monkeypatch.setattr(notebooks, "address", lambda: "https://github.com/owner/ngvi")
-    assert notebooks.colab(page).endswith("/owner/ngvi/blob/main/docs/tutorials/network.ipynb")
-    assert notebooks.source_of_package() == "ngvi[examples] @ git+https://github.com/owner/ngvi"
-
-
 def test_stories_are_short_and_have_pages_and_pictures():
     pages = {path.stem: with_scripts(path) for path in (DOCS / "stories").glob("*.md")}
     scripts = {p.stem: p.read_text("utf-8") for p in (ROOT / "examples" / "stories").glob("*.py")}

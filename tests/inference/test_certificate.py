@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from scipy.stats import binom
 
-from ngvi.inference.certificate import UNKNOWN, Certificate, quadratic, stepped, upper_limit
+from ngvi.inference.certificate import quadratic, stepped
 from tests.inference.numpy_problem import (
     CENTRE,
     OPTIMUM,
@@ -78,25 +76,3 @@ def test_without_noise_it_is_the_gap():
         found = test(target, state, sample)
         assert found.gap == pytest.approx(0.09) and found.upper == pytest.approx(0.09, abs=1e-6)
         assert found.is_met(0.0901) and not found.is_met(0.0899)
-
-
-def test_what_is_not_finite_is_not_known():
-    target = Target(lambda x: math.nan * x[:, 0])
-    sample = target.sample(np.random.default_rng(0), 3)
-    assert by_quadratic(target, OPTIMUM, sample) == UNKNOWN
-    good, bad = (Target(gaussian).bound(OPTIMUM, sample), target.bound(OPTIMUM, sample))
-    assert stepped(good, bad, 0.0, 0.0, CONFIDENCE) == UNKNOWN
-    assert not UNKNOWN.is_met(1e300)
-
-
-def test_limits_of_a_mean_are_students_and_of_a_square():
-    values = np.array([1.0, 2.0, 4.0])
-    # The 95 % quantile with two degrees of freedom is 2.91999.
-    error = 2.91999 * values.std(ddof=1) / math.sqrt(3)
-    expected = 7 / 3 + 0.5 + error + error**2 / (4 * 7 / 3)
-    assert upper_limit(values, 0.5, 0.95) == pytest.approx(expected, rel=1e-5)
-    assert upper_limit(np.ones(3), 0.5, 0.95) == 1.5
-    assert upper_limit(np.ones(1), 0.0, 0.95) == math.inf or math.isnan(
-        upper_limit(np.ones(1), 0.0, 0.95)
-    )
-    assert Certificate(0.1, 0.2).is_met(0.2)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.inference.components import Contributions, Modes, places, switched
+from ngvi.inference.components import Modes, switched
 from ngvi.inference.mixture_options import MixtureOptions
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.options import FitOptions
 from ngvi.inference.request import Request
-from tests.inference.numpy_problem import OPTIMUM, State, Target, gaussian, mixture, monitored
+from tests.inference.numpy_problem import Target, gaussian, mixture, monitored
 
 WEIGHTS = np.array([0.5, 0.3, 0.15, 0.05])
 CENTRES = np.array([[9.0, 9.0], [-9.0, 8.0], [-8.0, -9.0], [9.0, -7.0]])
@@ -42,11 +42,6 @@ def test_all_separated_modes_are_found_with_their_weights(seed):
     np.testing.assert_allclose(np.exp(modes.log_weights())[nearest], WEIGHTS, atol=0.005)
 
 
-def test_a_mode_that_hardly_any_point_is_near_to_leaves_others_open():
-    modes, _ = modes_of(four(), options=MixtureOptions(least_share=0.3))
-    assert len(modes.found) == 4 and modes.least_share < 0.25 and not modes.is_over
-
-
 def test_a_narrow_mode_in_many_dimensions_is_seen_on_the_other_side_of_a_wide_one():
     centres = np.random.default_rng(0).uniform(-10, 10, (2, 30))
     parts = (0.5, centres[0], 1.0), (0.5, centres[1], 0.78)
@@ -71,43 +66,6 @@ def test_one_mode_is_one_component_for_next_to_nothing():
 def test_a_mode_of_no_mass_is_none():
     target = Target(mixture((1.0, [5.0, 5.0], 1.0), (1e-5, [-5.0, -5.0], 1.0)), of_prior=(0, 5))
     assert len(modes_of(target)[0].found) == 1
-
-
-def _drawn(states, log_density):
-    target = Target(log_density)
-    rng = np.random.default_rng(0)
-    return Contributions(target.problem(), states, log_density, rng, OPTIONS)
-
-
-def test_components_on_each_other_are_one():
-    drawn = _drawn([OPTIMUM, OPTIMUM, OPTIMUM], gaussian)
-    kept, log_weights = drawn.pruned(np.log([0.2, 0.3, 0.5]))
-    assert len(kept) == 1
-    np.testing.assert_allclose(log_weights, 0.0, atol=1e-12)
-
-
-def test_a_component_that_has_run_away_is_left_out():
-    away = State(OPTIMUM.mean + 1e3, OPTIMUM.log_scale)
-    kept, _ = _drawn([OPTIMUM, away], gaussian).pruned(np.log([0.5, 0.5]))
-    assert kept == [0]
-
-
-def test_weights_of_draws_are_those_of_the_modes():
-    log_density = mixture((0.8, [5.0, 5.0], 1.0), (0.2, [-5.0, -5.0], 1.0))
-    states = [State(np.full(2, at), np.zeros(2)) for at in (5.0, -5.0)]
-    kept, log_weights = _drawn(states, log_density).pruned(np.log([0.5, 0.5]))
-    assert kept == [0, 1]
-    np.testing.assert_allclose(np.exp(log_weights), [0.8, 0.2], atol=1e-6)
-
-
-def test_more_components_are_placed_where_importance_weights_are_largest():
-    """Of a posterior with a shoulder that the Gaussian does not have."""
-    log_density = mixture((0.7, [0.0, 0.0], 1.0), (0.3, [2.5, 0.0], 0.3))
-    target, state = Target(log_density), State(np.zeros(2), np.zeros(2))
-    rng = np.random.default_rng(0)
-    (new,) = places(target.problem(), [state], np.zeros(1), 1, rng, OPTIONS)
-    np.testing.assert_allclose(new.mean, [2.5, 0.0], atol=3 * 0.3)
-    np.testing.assert_allclose(new.scale, OPTIONS.width, atol=1e-12)
 
 
 def test_switched_labels_are_told_from_modes():

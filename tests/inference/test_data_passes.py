@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.inference.batches import Batches
-from ngvi.inference.data_passes import fraction, minibatches, over_batches, over_minibatches
-from ngvi.inference.local_search import LocalSearch
+from ngvi.inference.data_passes import minibatches, over_minibatches
 from ngvi.inference.options import SampleOptions
-from ngvi.inference.problem import Cost, Problem, Rows
-from ngvi.inference.samples import Groups
-from tests.inference.numpy_problem import Target, normal, search_of
+from ngvi.inference.problem import Rows
+from tests.inference.numpy_problem import Target, normal
 from tests.ppl import SLOW_IN_NUMPYRO, load
 
 # -- minibatches -----------------------------------------------------------------------
@@ -62,36 +59,6 @@ def test_bounds_gradients_and_values_are_those_of_all_rows(visited):
     np.testing.assert_allclose(one.log_density(state, theta), target.log_density(state, theta))
     for part, whole in zip(one.gradient(state, theta), target.gradient(state, theta), strict=True):
         np.testing.assert_allclose(part, whole, rtol=1e-5)
-
-
-def test_a_group_of_one_minibatch_sees_one_and_too_many_are_left_to_noise():
-    seen = []
-
-    def density(theta, rows):
-        seen.append(len(rows))
-        return np.zeros((len(theta), len(rows)))
-
-    target = Target(lambda theta: normal(theta), rows=Rows("rows", 12, 4), of_rows=density)
-    target.is_subsampled = True
-    one = over_minibatches(target.problem(), SampleOptions()).objective
-    sample = target.groups.few(np.random.default_rng(0), 2)
-    one.bound(target.initial, sample)
-    few, seen[:] = len(seen), []
-    one.bound(target.initial, [group._replace(one_batch=False) for group in sample])
-    assert len(seen) == 3 * few  # differences take several runs
-    problem = target.problem()
-    assert over_minibatches(problem, SampleOptions(max_minibatches=2)) is problem
-
-
-def test_a_search_over_minibatches_is_that_of_all_rows():
-    ends = []
-    for visited in (23, 5):
-        target = of_rows(visited, is_subsampled=True)
-        search = search_of(LocalSearch, target)
-        search.problem = over_minibatches(search.problem, SampleOptions())
-        search.advance()
-        ends.append([*search.state.mean, *search.state.log_scale])
-    np.testing.assert_allclose(*ends, rtol=1e-4)
 
 
 def test_minibatches_that_do_not_fill_the_rows_have_the_bound_of_all(ppl):
@@ -243,69 +210,3 @@ def test_a_loader_feeds_fit_and_svi(name):
         params = (svi.params,) if ppl.is_numpyro else ()
         mean = ppl.numpy(guide.get_posterior(*params).mean)
         assert (abs(mean - exact) < 0.5 * sd).all()
-
-
-class _Inner:
-    """Two batches, of one and of three rows of four: values that are linear in them."""
-
-    dim, is_subsampled, rows, estimator = 1, True, None, "spherical"
-    groups = Groups.of("spherical", 1, 0, 1)
-
-    def __init__(self):
-        self.cost = Cost()
-
-    def see(self, args, kwargs):
-        self.row = args[0]
-        return {1.0: 0.25, 5.0: 0.75}[self.row]
-
-    def log_density(self, state, theta):
-        self.cost.values += len(theta)
-        return self.row * theta[:, 0]
-
-    def gradient(self, state, theta):
-        self.cost.gradients += len(theta)
-        return np.full(len(theta), self.row), self.row * theta
-
-
-def _objective(batches):
-    return over_batches(Problem(_Inner(), None, None), batches).objective
-
-
-def test_answers_are_weighted_by_rows_and_a_pass_is_one_evaluation():
-    objective = _objective(Batches([1.0, 5.0], (), {}))
-    theta = np.array([[1.0], [2.0]])
-    np.testing.assert_allclose(objective.log_density(None, theta), [4.0, 8.0])
-    values, gradients = objective.gradient(None, theta[1:])
-    assert (values[0], gradients[0, 0]) == (4.0, 8.0)
-    assert (objective.cost.values, objective.cost.gradients) == (2, 1)
-
-
-def test_an_empty_batch_is_told_by_its_number():
-    objective = _objective(Batches([1.0, np.zeros((0, 2))], (), {}))
-    with pytest.raises(ValueError, match="Batch 1 of batches=.*Leave an empty batch out"):
-        objective.log_density(None, np.zeros((1, 1)))
-
-
-def test_the_error_of_a_batch_has_its_number():
-    objective = _objective(Batches([1.0, 7.0], (), {}))
-    with pytest.raises(KeyError) as error:
-        objective.log_density(None, np.zeros((1, 1)))
-    assert "batch 1 of batches=" in error.value.__notes__[0]
-
-
-def test_batches_that_cannot_be_read_again_or_are_none_are_refused():
-    with pytest.raises(TypeError, match="only once.*function that makes it"):
-        Batches(iter([1]), (), {})
-    with pytest.raises(TypeError, match="iterable of batches"):
-        Batches(3, (), {})
-    with pytest.raises(ValueError, match="by their names"):
-        Batches([1], (2,), {})
-    with pytest.raises(ValueError, match="holds none"):
-        Batches([], (), {}).first()
-
-
-def test_plates_that_are_whole_or_disagree_are_named():
-    with pytest.raises(ValueError, match=r"every batch for all rows.*plate\(y\)"):
-        fraction({}, "plate(y)")
-    with pytest.raises(ValueError, match="50% of 'a', 20% of 'b'"):
-        fraction({"a": (1, 2), "b": (1, 5)}, "")

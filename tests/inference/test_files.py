@@ -21,17 +21,6 @@ from ngvi.inference.checkpoint import Checkpoint
 from tests.inference.results import conjugate_result
 
 
-def test_a_file_holds_arrays_and_text(tmp_path):
-    arrays = {"x": np.array(np.nan, np.float32), "a/b": np.arange(6)[::2], "": np.zeros((0, 2))}
-    meta = {"name": "β", "bound": -np.inf}
-    files.write(tmp_path / "file", files.packed(meta, arrays))
-    found, same = files.unpacked(io.BytesIO((tmp_path / "file").read_bytes()))
-    assert found == meta and same.keys() == arrays.keys()
-    for name, array in arrays.items():
-        assert same[name].dtype == array.dtype
-        np.testing.assert_array_equal(same[name], array)
-
-
 def test_nothing_is_pickled():
     with pytest.raises(TypeError, match="'x' holds objects"):
         files.packed({}, {"x": np.array([object()])})

@@ -11,7 +11,6 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.stats import multivariate_normal
 
 from tests import models
 from tests.inference.results import conjugate, log_evidence
@@ -89,14 +88,6 @@ def test_scales_far_from_one_need_no_care(ppl):
     np.testing.assert_array_less(np.abs(ppl.numpy(result.family.mean)[:2] - expected), sds)
 
 
-def groups_in_thousands():
-    """Responses of twelve groups, six each, whose effects have a standard deviation of 300."""
-    rng = np.random.default_rng(4)
-    group = np.repeat(np.arange(12), 6)
-    y = 3000.0 + rng.normal(0.0, 300.0, 12)[group] + rng.normal(0.0, 50.0, len(group))
-    return group, y
-
-
 def test_going_on_keeps_the_parameters_of_the_model(ppl):
     def model(y):
         noise = ppl.param("noise", ppl.array(1.0), constraint=ppl.dist.constraints.positive)
@@ -112,35 +103,6 @@ def test_going_on_keeps_the_parameters_of_the_model(ppl):
     noise = float(first.params["noise"])
     assert noise > 1.5
     assert float(again.params["noise"]) == pytest.approx(noise, rel=1e-3)
-
-
-@SLOW_IN_NUMPYRO
-def test_an_intercept_and_the_effects_of_all_groups_end_at_the_highest_evidence(ppl):
-    """They trade along a line on which the bound is flat; the posterior is a Gaussian, exactly."""
-    group, y = groups_in_thousands()
-    positive = ppl.dist.constraints.positive
-
-    def model(group, y):
-        intercept = ppl.param("intercept", ppl.array(0.0))
-        noise = ppl.param("noise", ppl.array(1.0), constraint=positive)
-        with ppl.plate("groups", 12):
-            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), 300.0))
-        with ppl.plate("rows", len(y)):
-            ppl.sample("y", ppl.dist.Normal(intercept + effect[group], noise), obs=y)
-
-    result = ppl.fit(model, ppl.index(group), ppl.array(y), effort="quick")
-    noise = within_groups(y)  # that of the highest evidence, and so is the mean of equal groups
-    covariance = noise**2 * np.eye(6) + 300.0**2
-    evidence = multivariate_normal(np.full(6, y.mean()), covariance).logpdf(y.reshape(12, 6)).sum()
-    assert result.converged
-    assert float(result.params["intercept"]) == pytest.approx(y.mean(), abs=10.0)
-    assert float(result.bound) == pytest.approx(evidence, abs=0.05)
-
-
-def within_groups(y):
-    """The standard deviation that is left."""
-    residual = y.reshape(12, 6) - y.reshape(12, 6).mean(1)[:, None]
-    return np.sqrt(np.sum(residual**2) / 60)
 
 
 def test_a_start_where_the_density_overflows_is_rescued(ppl):
@@ -194,13 +156,6 @@ def test_infinite_data_that_a_trace_hides_end_in_a_verdict_that_can_be_printed()
 
 
 # -- minibatches and parameters -------------------------------------------------------
-
-
-def test_minibatches_end_near_the_posterior_of_all_data(ppl):
-    model, args = conjugate(ppl)
-    result = ppl.fit(model, *args, subsample_size=6)
-    assert result.converged
-    assert divergence(ppl, result) < 0.1
 
 
 def test_parameters_of_the_model_are_optimised_too(ppl):

@@ -1,10 +1,6 @@
 """Programs of a fit that an earlier one has left (NumPyro), and those that it may not have."""
 
-import functools
 import gc
-import os
-import subprocess
-import sys
 import threading
 import weakref
 
@@ -18,7 +14,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpyro.distributions as dist  # noqa: E402
 
 from numpyro_ngvi import fit  # noqa: E402
-from numpyro_ngvi.tracing.compilation import PROGRAMS, compiled  # noqa: E402
+from numpyro_ngvi.tracing.compilation import PROGRAMS  # noqa: E402
 
 OFFSET, IS_SHIFTED = 0.0, False
 
@@ -35,13 +31,6 @@ def xla():
     jax.monitoring.register_event_duration_secs_listener(record)
     yield found
     jax.monitoring.unregister_event_duration_listener(record)
-
-
-def line(x, y, slope_scale=1.0):
-    slope = numpyro.sample("slope", dist.Normal(0.0, slope_scale))
-    numpyro.deterministic("twice", 2.0 * slope)
-    with numpyro.plate("rows", len(y)):
-        numpyro.sample("y", dist.StudentT(5.0, slope * x, 1.0), obs=y)
 
 
 def data(seed=0, count=6):
@@ -141,63 +130,6 @@ def test_a_model_with_a_closure_that_is_replaced():
     assert one.family.loc[0] != pytest.approx(1.6, abs=0.1)
 
 
-def test_a_model_that_does_the_same_is_differentiated_once(monkeypatch):
-    from numpyro_ngvi.inference.evaluation import Evaluation
-
-    traced, one_group = [], Evaluation.one_group
-
-    @functools.wraps(one_group)
-    def counted(self, *args):
-        traced.append(self)
-        return one_group(self, *args)
-
-    monkeypatch.setattr(Evaluation, "one_group", counted)
-    PROGRAMS.clear()
-    first = fitted(line, *data(0))
-    count = len(traced)
-    second = fitted(line, *data(1))
-    assert 0 < count == len(traced)
-    assert first.family.loc[0] != second.family.loc[0]
-    fitted(line, *data(1), 2.0)  # whose prior is another
-    assert len(traced) > count
-
-
-def groups(y):
-    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
-    with numpyro.plate("groups", len(y)):
-        effect = numpyro.sample("effect", dist.Normal(0.0, scale))
-        numpyro.sample("y", dist.StudentT(5.0, effect + OFFSET, 1.0), obs=y)
-
-
-def test_a_program_that_calls_back_a_users_function_is_not_kept():
-    calls, size = [], len(PROGRAMS)
-
-    def run(x):
-        jax.debug.callback(lambda value: calls.append(float(value)), x[0])
-        return x + 1.0
-
-    for _ in range(2):
-
-        def made(x):
-            return run(x)
-
-        compiled(made)(jnp.ones(3))
-    jax.effects_barrier()
-    assert calls == [1.0, 1.0]
-    assert len(PROGRAMS) == size
-
-
-def test_numbers_that_are_equal_and_not_the_same():
-    def of(number):
-        def made(x):
-            return x / (x * number)
-
-        return made
-
-    plus, minus = (compiled(of(number))(jnp.ones(2)) for number in (0.0, -0.0))
-    assert (plus[0], minus[0]) == (np.inf, -np.inf)
-
-
 def test_programs_hold_neither_models_nor_data():
     class Rows:
         def __init__(self, values):
@@ -238,38 +170,3 @@ def test_threads_share_programs():
     for index, result in found.items():
         assert result.family.loc[0] == pytest.approx(index * 3 / 4, abs=1e-3)
     assert sum(result.cost.compiled > 0 for result in found.values()) == 1
-
-
-SECOND_PROCESS = """
-import jax, numpy as np, numpyro, numpyro.distributions as dist
-found = []
-jax.monitoring.register_event_listener(lambda name, **_: found.append(name.split("/")[-1]))
-from numpyro_ngvi import fit
-
-def model(y):
-    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
-    numpyro.sample("y", dist.StudentT(5.0, mean, 1.0).expand([len(y)]), obs=y)
-
-result = fit(model, np.arange(4.0), progress_bar=False)
-result.sample(), result.predictive()
-print(found.count("cache_hits"), found.count("cache_misses"))
-"""
-
-
-@pytest.mark.slow
-def test_the_persistent_cache_of_jax_serves_other_processes(tmp_path):
-    options = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    counts = []
-    for _ in range(2):
-        command = [sys.executable, "-c", SECOND_PROCESS]
-        done = subprocess.run(
-            command, env={**os.environ, **options}, capture_output=True, text=True, check=True
-        )
-        counts.append(tuple(map(int, done.stdout.split())))
-    assert counts[0][1] > 0
-    assert counts[1][0] > 0
-    assert counts[1][1] == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -200,49 +199,7 @@ def test_no_step_is_taken_to_a_state_that_is_not_finite(name):
     assert not all(seen)  # it has been there, and has gone back
 
 
-def test_draws_grow_with_what_their_noise_asks_for():
-    counts = []
-    for noise in (0.0, 0.3, 0.6):
-        target = Target(gaussian, noise=noise)
-        search = search_of(LocalSearch, target)
-        search.advance()
-        counts.append(max(len(sample) for _, sample in target.asked))
-        assert search.status is Status.OPTIMUM
-    assert counts == sorted(counts) and counts[0] < counts[2] <= 64
-
-
-def test_the_bound_falls_by_little_at_any_step_of_fixed_draws():
-    target = Target(lambda x: -2.5 * np.log1p((x - 5.0) ** 2 / 0.04).sum(-1))
-    search = search_of(LocalSearch, target)
-    search.coarsen()
-    losses = np.array(search.trace.losses)
-    assert np.diff(losses).max() <= LocalSearchOptions().coarse_gap
-
-
 # -- in pieces -------------------------------------------------------------------------
-
-
-def numbers(search):
-    state = search.state
-    return pickle.dumps(
-        [state.mean, state.log_scale, state.own, vars(search.trace), search.gap, search.status]
-    )
-
-
-@pytest.mark.parametrize("name", ["a funnel", "noise", "coupled parameters"])
-def test_a_search_in_pieces_is_the_whole_one_bit_for_bit(name):
-    whole = search_of(LocalSearch, Target(**TARGETS[name]))
-    whole.advance()
-    pieces = search_of(LocalSearch, Target(**TARGETS[name]))
-    pieces.coarsen()
-    assert pieces.status is None and pieces.coarse_state is pieces.state
-    before = len(pieces.trace)
-    pieces.coarsen()  # which has come to its end
-    assert len(pieces.trace) == before
-    for cost, steps in ((1.0, math.inf), (math.inf, 1), (300.0, 2)):
-        pieces.advance(cost, steps)
-    pieces.advance()
-    assert numbers(pieces) == numbers(whole)
 
 
 @pytest.mark.parametrize("few_latents", [0, 3])

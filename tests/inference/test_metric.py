@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.inference.estimate import Direction, Estimate
+from ngvi.inference.estimate import Direction
 from ngvi.inference.metric import Metric
 from ngvi.inference.options import MetricOptions
 
@@ -43,15 +43,6 @@ def direction(fisher, vector):
     return Direction(vector, fisher @ vector, [np.array(7.0)])
 
 
-def test_without_pairs_the_metric_is_all_that_is_known(problem, rng):
-    fisher, *_ = problem
-    natural = direction(fisher, rng.normal(size=SIZE))
-    corrected, gain, predicted = Dense(fisher, []).corrected(natural)
-    np.testing.assert_array_equal(corrected.natural, natural.natural)
-    assert corrected.parameters is natural.parameters
-    assert gain == predicted == pytest.approx(0.5 * natural.natural @ fisher @ natural.natural)
-
-
 def test_pairs_in_all_directions_make_it_newtons(problem, rng):
     fisher, axes, curvatures, hessian = problem
     to_go = rng.normal(size=SIZE)
@@ -70,42 +61,6 @@ def test_pairs_that_noise_may_have_made_do_not_count(problem, rng):
     natural = direction(fisher, rng.normal(size=SIZE))
     metric = Dense(fisher, pairs_along(axes[:2], [1e-4, -1.0]))
     np.testing.assert_array_equal(metric.corrected(natural).direction.natural, natural.natural)
-
-
-def test_on_a_quadratic_as_many_pairs_as_directions_end_the_way(rng):
-    """Steps and falls of a descent, and not the axes: after ``n`` of them the next is Newton's."""
-    half = rng.normal(size=(SIZE, SIZE))
-    fisher, hessian = half @ half.T + np.eye(SIZE), np.diag([0.3, 1.0, 2.0, 5.0])
-    gap, pairs = rng.normal(size=SIZE), []
-    options = MetricOptions(max_pairs=SIZE)
-
-    def natural(gap):
-        return np.linalg.solve(fisher, hessian @ gap)
-
-    for _ in range(SIZE):
-        found = Dense(fisher, pairs, options=options).corrected(direction(fisher, natural(gap)))
-        step = found.direction.natural
-        step = (step @ hessian @ gap) / (step @ hessian @ step) * step  # to the best of the line
-        pairs.append((step, natural(gap) - natural(gap - step)))
-        gap = gap - step
-    np.testing.assert_allclose(gap, 0.0, atol=1e-6)
-
-
-def test_noise_is_what_other_draws_would_gain(problem, rng):
-    """Half the trace of the mean's covariance, in the metric."""
-    fisher, _, _, _ = problem
-    root = np.linalg.cholesky(np.linalg.inv(fisher))
-    naturals = rng.normal(size=(4000, SIZE)) @ root.T
-    mean = naturals.mean(0)
-    estimate = Estimate(np.zeros(4000), naturals, Direction(mean, fisher @ mean))
-    found = Dense(fisher, []).noise(estimate)
-    assert found == pytest.approx(0.5 * SIZE / 4000, rel=0.05)
-
-
-def test_a_family_without_correlations_has_a_longer_memory():
-    dense, diagonal = (Metric(None, SIZE, [], leaves_out) for leaves_out in (False, True))
-    assert (dense.max_pairs, diagonal.max_pairs) == (6, 50)
-    assert diagonal.min_curvature < 1e-4 * dense.min_curvature
 
 
 @pytest.mark.filterwarnings("error")

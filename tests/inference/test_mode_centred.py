@@ -5,10 +5,7 @@ What it decides is tested on problems of numpy, the first ones here; the rest ta
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import re
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,10 +13,10 @@ import pytest
 
 from ngvi.inference import mode_centred
 from ngvi.inference.certificate import Certificate
-from ngvi.inference.mode_centred import BY_MODES, Attempt, alone, is_worthwhile, tried
+from ngvi.inference.mode_centred import BY_MODES, alone, tried
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import Levels
-from ngvi.inference.outcome import Ending, Outcome
+from ngvi.inference.outcome import Outcome
 from ngvi.inference.report import second_fit
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
@@ -109,59 +106,6 @@ def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(
     assert num_steps == 2
 
 
-@pytest.mark.parametrize(
-    ("status", "away", "own", "is_again"),
-    [
-        (Status.OPTIMUM, 0.9, None, False),
-        (Status.OPTIMUM, 1.1, None, True),
-        (Status.NOISE, 0.0, None, True),
-        (Status.OPTIMUM, 0.0, np.zeros(1), True),
-    ],
-)
-def test_the_fit_by_modes_that_came_first_is_the_second_where_it_found_the_same_globals(
-    status, away, own, is_again
-):
-    one, two, calls = ready(own=own), ready(30.0, own=own), []
-    outcome, at_first = ended(losses=(2.0, 1.0)), ended(status, 1.5)
-    mean = CENTRE + np.array([away * SCALE[0], 2.0, 2.0])  # of standardised locals any
-    at_first.optimum.state = dataclasses.replace(BEST, mean=mean)
-    if own is not None:
-        for end in (outcome, at_first):
-            end.optimum.state = dataclasses.replace(end.optimum.state, own=own)
-    other = ended(bound=1.5)
-    tries = Attempt(two, at_first, False)
-    kept, found = compared(one, ready(1.5, own=own), outcome, other, calls=calls, at_first=tries)
-    assert bool(calls) is is_again
-    assert found.optimum is (other if is_again else at_first).optimum
-    assert (kept is two) is not is_again
-
-
-@pytest.mark.parametrize(
-    ("expected", "how", "options", "outcome"),
-    [
-        (True, "auto", {}, ended()),
-        (False, False, {}, ended()),
-        (True, "auto", {}, ended(gap=0.06)),
-        (False, "auto", {}, ended(gap=0.04)),
-        (True, "auto", {}, ended(gap=0.0, spread=0.4)),
-        (True, True, {}, ended(gap=0.0)),
-        (False, "auto", {"sites": (Site("x", 0, (3,)),)}, ended()),
-        (False, "auto", {"is_subsampled": True}, ended()),
-        (False, "auto", {"own": np.zeros(1)}, ended()),
-        (True, "auto", {"own": np.zeros(1), "sites": WITH_A_GLOBAL}, ended()),
-        (True, "auto", {}, ended(Status.NOISE)),
-        (False, "auto", {}, ended(Status.MAX_STEPS)),
-        (False, "auto", {}, ended(Status.UNBOUNDED)),
-        (False, "auto", {}, ended(ending=Ending.TIME_LIMIT)),
-        (False, True, {}, ended(ending=Ending.INTERRUPTED)),
-    ],
-)
-def test_it_is_tried_where_more_than_the_tolerance_may_be_missed(expected, how, options, outcome):
-    assert is_worthwhile(how, ready(**options), outcome, REQUEST) is expected
-    large = Request(50.0, 100)
-    assert is_worthwhile(how, ready(**options), outcome, large) is (expected and how is True)
-
-
 def first(outcome, how="auto", set_up=ready, effort="standard", **options):
     """What comes of locals by their modes, before anything else is fitted."""
 
@@ -174,78 +118,6 @@ def first(outcome, how="auto", set_up=ready, effort="standard", **options):
     request = Request(0.05, 100, effort=effort)
     found = alone(one, how, set_up, search, request)
     return found, one.problem.objective.cost.gradients
-
-
-@pytest.mark.parametrize(
-    ("expected", "how", "options", "outcome"),
-    [
-        (True, "auto", {}, ended(gap=0.5)),
-        (False, "auto", {}, ended(gap=2.5)),  # so much may be mended by another Gaussian
-        (False, "auto", {}, ended(gap=0.5, spread=3.0)),
-        (True, True, {}, ended(gap=2.5)),
-        (False, False, {}, ended(gap=0.5)),
-        (False, "auto", {}, ended(Status.NOISE, gap=0.5)),
-        (False, "auto", {}, ended(gap=0.5, explored=False)),  # others are not ruled out
-        (True, True, {}, ended(gap=0.5, explored=False)),
-        (False, "auto", {}, ended(None, -math.inf, ending=Ending.NO_START)),
-        (True, "auto", {}, ended(None, ending=Ending.TIME_LIMIT)),  # there is no time for more
-        (True, "auto", {}, ended(gap=2.5, ending=Ending.INTERRUPTED)),
-        (False, "auto", {"is_subsampled": True}, ended(gap=0.5)),
-    ],
-)
-def test_locals_by_modes_are_all_there_is_where_they_are_good(expected, how, options, outcome):
-    found, cost = first(outcome, how, **options)
-    assert (found is not None and found.is_enough) is expected
-    if how and not options:
-        assert cost == 7  # whether they are kept or not
-        good = outcome.optimum.validation.gap < 2.0 and outcome.optimum.validation.spread < 2.0
-        assert outcome.was_good is (good or how is True)
-
-
-def test_what_cannot_be_fitted_by_modes_is_fitted_as_it_is_without_a_word():
-    def no_locals():
-        raise ValueError("'x' depends on itself")
-
-    def no_start():
-        found = ready()
-        found.has_start = False
-        return found
-
-    def failing(problem, is_good):
-        raise RuntimeError("out of memory")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for set_up in (no_locals, no_start):
-            assert first(ended(), set_up=set_up) == (None, 0)
-        assert first(ended(gap=0.5), own=np.zeros(1))[0].is_enough
-        assert alone(ready(sites=WITH_A_GLOBAL), "auto", ready, failing, REQUEST) is None
-    assert alone(ready(sites=(Site("x", 0, (3,)),)), "auto", no_locals, failing, REQUEST) is None
-
-
-def test_an_optimum_is_enough_where_others_are_not_asked_for():
-    assert first(ended(gap=0.5, explored=False), effort="quick")[0].is_enough
-    assert not first(ended(gap=0.5, explored=False))[0].is_enough
-
-
-def test_parameters_of_the_models_own_go_on_from_the_first_fit():
-    first, second = (ready(own=np.full(1, value)) for value in (0.0, 5.0))
-    outcome, began = ended(), []
-    outcome.optimum.state = dataclasses.replace(BEST, own=np.full(1, 2.0))
-    compared(first, second, outcome, ended(), calls=began)
-    assert began[0][0].own == [2.0]
-
-
-def test_a_model_whose_locals_depend_on_each_other_keeps_its_fit_without_a_word():
-    def set_up(mean):
-        raise ValueError("'x' depends on itself")
-
-    one, outcome, rng = ready(), ended(), np.random.default_rng(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert tried(one, outcome, set_up, None, rng, REQUEST) == (one, outcome)
-    with pytest.warns(UserWarning, match="no effect, .* over all latents is kept: 'x' depends"):
-        tried(one, outcome, set_up, None, rng, REQUEST, True)
 
 
 def test_a_second_fit_that_fails_does_not_lose_the_first_but_a_callback_ends_both():

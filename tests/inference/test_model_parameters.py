@@ -9,7 +9,7 @@ import pytest
 
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.model_parameters import with_model_parameters
-from ngvi.inference.options import LEVELS, ParameterOptions
+from ngvi.inference.options import ParameterOptions
 from ngvi.inference.search import Status
 from ngvi.inference.stochastic import StochasticSearch
 from tests.inference.numpy_problem import Target, normal, search_of
@@ -64,10 +64,6 @@ def estimated():
     return one, problem, problem.metric(one.initial, []), found
 
 
-def rms(values):
-    return np.sqrt(np.mean(np.square(values)))
-
-
 # -- the search ------------------------------------------------------------------------
 
 
@@ -84,78 +80,7 @@ def test_strongly_coupled_parameters_converge_together_in_few_steps():
     assert other.status is not Status.OPTIMUM
 
 
-# -- the vectors -----------------------------------------------------------------------
-
-
-def test_gradients_of_parameters_are_at_the_end_of_every_vector():
-    one, _, _, found = estimated()
-    plain = one.bound(one.initial, one.sample(np.random.default_rng(0), 3))
-    own = flat(plain.mean.parameters)
-    for row, natural in zip(found.natural, plain.natural, strict=True):
-        np.testing.assert_allclose(row, np.concatenate([natural, own]))
-    np.testing.assert_allclose(found.mean.natural[2 * DIM :], own)
-    np.testing.assert_allclose(found.mean.gradient[2 * DIM :], own)
-    np.testing.assert_allclose(found.values, plain.values)
-
-
 # -- the steps -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("radius", [1e-6, 1e-2, 1.0])
-def test_a_step_stays_within_the_radius_and_its_slope_is_the_bounds(radius):
-    one, _, metric, found = estimated()
-    step = metric.step(metric.corrected(found.mean).direction, 1.0, radius)
-    assert 0 <= step.length <= radius * (1 + 1e-12) and 0 < step.step_size <= 1
-    for part in shaped(step.change[2 * DIM :]):  # in their own units
-        assert rms(part) <= OPTIONS.first_step * (1 + 1e-12)
-    np.testing.assert_allclose(step.change[2 * DIM :], step.state.own - one.initial.own)
-    np.testing.assert_allclose(step.change[:DIM], step.state.mean - one.initial.mean)
-    assert step.slope == pytest.approx(found.mean.gradient @ step.change)
-
-
-def after(fall, is_short, times=1):
-    """The first direction's parameters after a step along which gradients fell by this part."""
-    one, problem, metric, found = estimated()
-    first = metric.corrected(found.mean).direction.natural[2 * DIM :]
-    for _ in range(times):
-        step = metric.step(metric.corrected(found.mean).direction, 1.0, 1.0)
-        natural, gradient = found.mean.natural.copy(), found.mean.gradient.copy()
-        natural[2 * DIM :] *= 1.0 - fall
-        gradient[2 * DIM :] *= 1.0 - fall
-        new = found.mean._replace(natural=natural, gradient=gradient)
-        metric.accepted(step, found.mean, new, is_short)
-    again = problem.metric(one.initial, []).corrected(found.mean).direction.natural[2 * DIM :]
-    return [rms(b) / rms(a) for a, b in zip(shaped(first), shaped(again), strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("fall", "is_short", "factor"),
-    [
-        (0.5, True, 2.0),  # the inverse curvature along the step
-        (2.0, True, 0.5),
-        (0.01, True, LEVELS.growth),  # but no more than that at once
-        (0.0, False, OPTIONS.growth),
-        (1.9, False, LEVELS.shrinkage),
-    ],
-)
-def test_a_parameters_metric_is_its_curvature_along_the_last_step(fall, is_short, factor):
-    assert after(fall, is_short) == pytest.approx([factor] * 2, rel=1e-6)
-
-
-def test_limits_grow_while_gradients_keep_their_direction_and_shrink_when_refused():
-    lengths = []
-    for num_refused, num_good in ((0, 0), (1, 0), (0, 3)):
-        one, problem, metric, found = estimated()
-        for _ in range(num_good):
-            step = metric.step(metric.corrected(found.mean).direction, 1.0, np.inf)
-            metric.accepted(step, found.mean, found.mean, False)
-        metric.corrected(found.mean)
-        for _ in range(num_refused):
-            metric.refused()
-        metric = problem.metric(one.initial, [])
-        step = metric.step(metric.corrected(found.mean).direction, 1.0, np.inf)
-        lengths.append(rms(step.change[2 * DIM :][1:]) / OPTIONS.first_step)
-    assert lengths == pytest.approx([1.0, LEVELS.shrinkage, OPTIONS.growth**3])
 
 
 @pytest.mark.filterwarnings("error")

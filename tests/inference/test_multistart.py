@@ -10,16 +10,10 @@ import numpy as np
 import pytest
 
 from ngvi.inference.api import found_optima, optimise
-from ngvi.inference.exploration import Explorer
-from ngvi.inference.local_search import LocalSearch
-from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import EFFORTS, LEVELS, FitOptions, MultiStartOptions
 from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending
 from ngvi.inference.request import Request
-from ngvi.inference.runs import Runs
 from ngvi.inference.search import Status
-from ngvi.inference.starts import Start
-from ngvi.inference.stochastic import StochasticSearch
 from tests.inference.numpy_problem import (
     CENTRE,
     OPTIMUM,
@@ -44,20 +38,6 @@ def solved(target, seed=0, state=None, share=1.0, **options):
 
 def small(**options):
     return FitOptions(multi_start=MultiStartOptions(**options))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_an_end_of_fresh_draws_has_the_certificate_of_any_other(seed):
-    """Also if it was reached at a larger tolerance first."""
-    target, rng = Target(gaussian), np.random.default_rng(seed)
-    runs = Runs(target.problem(), rng, Request(0.05, 400), Monitor())
-    run = runs.new(Start(target.problem().space.initial, "a start"), StochasticSearch)
-    run.search.tolerance = 1.0
-    run.search.advance()
-    assert run.search.status is Status.OPTIMUM
-    found = runs.refine(run)
-    assert found.is_certified and not isinstance(found.search, StochasticSearch)
-    assert divergence(found.state, OPTIMUM) <= found.certificate.upper <= 0.05
 
 
 # -- verdicts --------------------------------------------------------------------------
@@ -237,18 +217,6 @@ def test_a_saddle_is_no_optimum(num, spread, noise, seed):
     assert outcome.verdict == CERTIFIED and len(outcome.optima) == 1
 
 
-def test_few_starts_are_not_enough_if_most_of_them_came_to_nothing():
-    """Four of nine, when the share is spent; a fit of which nearly all came home is certified."""
-    runs = Runs(Target(gaussian).problem(), np.random.default_rng(0), Request(0.05, 400), Monitor())
-    best = runs.finish(runs.new(Start(runs.problem.space.initial, "a start"), LocalSearch))
-    for led, nowhere, is_over in ((4, 5, False), (4, 4, True), (8, 20, True)):
-        explorer = Explorer(runs, None, 1.0)
-        explorer.spent, explorer.reached, best.count = -1e6, -1e6, led
-        explorer.report.num_starts, explorer.report.num_nowhere = led + nowhere, nowhere
-        assert explorer.is_unlikely() == is_over
-        assert explorer.report.has_few == (not is_over)
-
-
 # -- budgets ---------------------------------------------------------------------------
 
 
@@ -263,31 +231,6 @@ def test_other_optima_cost_no_more_than_their_share(share):
     own, found = alone.cost.total, outcome.exploration
     one_round = 8 * 1000  # of ascents, coarse ends and validations
     assert 0 < found.cost <= share * own + 100 + one_round
-
-
-def test_fresh_draws_at_every_step_cost_no_more_than_all_before():
-    """... and a floor: a density that only rises by them has no end that is paid for."""
-
-    def rough(state, value):
-        return value + 30.0 * math.sin(1e3 * state.mean.sum())
-
-    target, before, impatient = (Target(gaussian, change=rough) for _ in range(3))
-    solved(before, share=0.0, options=FitOptions(fresh_draws=False))
-    solved(target, share=0.0, options=small(patience=1000))
-    assert target.cost.total <= 2 * before.cost.total + 500 + 8 * 1000
-    # ... and none of them without patience, nor other starts.
-    assert not solved(impatient, share=0.0, options=small(patience=100)).converged
-    assert impatient.cost.total < before.cost.total
-
-
-def test_a_larger_share_makes_more_starts_up_to_the_most():
-    counts = []
-    for share in (0.1, 1.0, 1e6):
-        options = small(exploration_floor=50, unseen=0.0)
-        outcome = solved(Target(many_modes, of_prior=(0.0, 5.0)), share=share, options=options)
-        counts.append(outcome.exploration.num_starts)
-        assert outcome.verdict == LOCAL
-    assert counts == sorted(counts) and counts[-1] > counts[0]
 
 
 # -- whatever ends it ------------------------------------------------------------------
@@ -380,13 +323,6 @@ def test_a_state_that_is_given_is_the_only_start():
     assert outcome.verdict == LOCAL and len(outcome.optima) == 1
     nowhere = State(np.full(2, math.nan), np.zeros(2))
     assert solved(Target(TWO), state=nowhere).ending is Ending.NO_START
-
-
-def test_where_a_group_is_expensive_a_mean_field_comes_first():
-    collapsed = State(FAR, np.log(np.full(2, 0.3)))
-    outcome = solved(Target(TWO, is_expensive=True, collapsed=collapsed), share=0.0)
-    assert outcome.optimum.name == "a mean-field run"
-    np.testing.assert_allclose(outcome.optimum.state.mean, FAR, atol=0.1)
 
 
 def test_where_the_guides_start_is_hopeless_another_leads_to_the_optimum():

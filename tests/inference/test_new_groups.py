@@ -122,17 +122,6 @@ def _sites(n, m=2, other=3):
     ]
 
 
-def test_where_the_fits_elements_are():
-    new = new_groups({"groups": [0, 3]}, _sites(2), _sites(4))
-    rows, columns = new.where("a", (4, 2))
-    assert rows.ravel().tolist() == [1, 2] and columns.ravel().tolist() == [0, 1]
-    assert new_groups("items", _sites(2), _sites(2, 5)).where("a", (2, 5)) is None
-    assert new_groups(None, _sites(2), _sites(2)) is None
-    assert new_groups(True, _sites(2), _sites(3)).known["groups"].tolist() == [0, 1]
-    mask = [True, False, False]
-    assert new_groups({"groups": mask}, _sites(2), _sites(3)).known["groups"].tolist() == [1, 2]
-
-
 @pytest.mark.parametrize(
     "asked, n, message",
     [
@@ -148,13 +137,3 @@ def test_where_the_fits_elements_are():
 def test_what_cannot_be_new_is_refused(asked, n, message):
     with pytest.raises(ValueError, match=message):
         new_groups(asked, _sites(2), _sites(n))
-
-
-def test_latents_of_another_size_outside_of_plates_are_refused():
-    with pytest.raises(ValueError, match="'mean'.*draw the site in one"):
-        new_groups("groups", _sites(2), _sites(3, other=4))
-
-
-def test_a_plate_of_which_the_model_sees_a_part_is_refused():
-    with pytest.raises(ValueError, match="subsample_size"):
-        new_groups("groups", _sites(2), _sites(4)).where("a", (3, 2))

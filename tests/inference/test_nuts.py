@@ -9,13 +9,11 @@ from scipy import stats
 from ngvi.inference import chains, nuts
 from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts import Chains, NutsPlan, WhitenedDensity
-from ngvi.inference.outcome import FoundOptimum
 from ngvi.latents.layout import Site
-from ngvi.workflow.chains import states_of
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
 from tests.inference.test_diagnostics import list_with_a_partner, two_components, two_latents
-from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
+from tests.ppl import SLOW_IN_NUMPYRO
 
 # -- chains ---------------------------------------------------------------------------
 
@@ -27,12 +25,6 @@ def test_chains_that_disagree_in_place_or_width_are_found(rng):
     draws[0, :, 1] += 1.0
     draws[0, :, 2] *= 3.0
     assert chains.r_hat(draws)[0] < 1.01 and chains.r_hat(draws)[1:].min() > 1.03
-
-
-def test_a_number_that_is_always_the_same_is_no_fault():
-    constant = np.ones((2, 10, 1))
-    assert chains.r_hat(constant) == 1.0 and chains.effective_draws(constant) == 20.0
-    assert chains.error_of_stddevs(constant) == 0.0
 
 
 # -- where they begin -----------------------------------------------------------------
@@ -86,13 +78,6 @@ def test_optima_get_chains_by_their_evidence():
     found_q = [found.jumps.log_density(one, np) for one in (z, *others)]
     np.testing.assert_allclose(np.diff(found_q), np.diff(log_q))  # up to a constant
     assert planned(Modes([1.0, 1e-9]), STATES).jumps is None
-
-
-def test_the_metric_is_adapted_unless_the_gaussian_is_good():
-    good, narrow = planned(Modes([1.0, 1e-9]), STATES[:1]), planned(Modes([1, 1e-9], 2), STATES[:1])
-    assert not good.adapts_metric and narrow.adapts_metric
-    assert good.num_warmup(None) < narrow.num_warmup(None)
-    assert good.num_warmup(7) == 7
 
 
 # -- the verdict ----------------------------------------------------------------------
@@ -155,25 +140,6 @@ def test_of_an_exact_gaussian_the_density_is_that_of_white_noise(ppl):
     np.testing.assert_allclose(ppl.numpy(gradient), -ppl.numpy(z[0]), atol=1e-9)
     sites, one = density.constrain(z), density.constrain(z[1])
     np.testing.assert_allclose(ppl.numpy(sites["weights"])[1], ppl.numpy(one["weights"]))
-
-
-@pytest.mark.slow
-def test_both_packages_have_the_same_density_and_sites():
-    pytest.importorskip("numpyro")
-    pytest.importorskip("pyro")
-    at = (np.linspace(-0.5, 0.5, 8), 0.3 * np.eye(8) + 0.05 * np.tri(8))
-    z, found = np.random.default_rng(0).standard_normal((4, 8)), []
-    for ppl in map(load, PPLS):
-        with ppl.float64():
-            X, group, y = models.data()
-            args = (ppl.array(X), ppl.index(group), ppl.array(y))
-            density = result(ppl, models.hierarchy(ppl), args, at=at).whitened_density()
-            sites = {"density": density.log_density(ppl.array(z))}
-            sites |= density.constrain(ppl.array(z))
-            found.append({name: ppl.numpy(value) for name, value in sites.items()})
-    of_numpyro, of_pyro = found  # without the deterministic sites of NumPyro
-    for name, value in of_pyro.items():
-        np.testing.assert_allclose(of_numpyro[name], value, rtol=1e-9)
 
 
 def test_enumerated_latents_are_summed_out_of_it(ppl):
@@ -270,13 +236,6 @@ def test_a_density_with_a_jump_is_sampled_by_its_values(numpyro_backend):
     assert np.mean(found.draws["x"] > 0.5) == pytest.approx(
         above / (above + stats.norm.cdf(0.5)), abs=0.03
     )
-
-
-def test_lower_optima_with_a_share_get_a_state(ppl):
-    fitted = shared_result(ppl)
-    near, far = (FoundOptimum(fitted.params, bound, 0.1, 1, True) for bound in (-3.0, -300.0))
-    with fitted._at_end() as (problem, state):
-        assert len(states_of(fitted._with_fields(optima=(near, near, far)), problem, state)) == 2
 
 
 # -- refusals -------------------------------------------------------------------------

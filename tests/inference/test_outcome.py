@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ngvi.inference.api import account, no_start
+from ngvi.inference.api import no_start
 from ngvi.inference.certificate import UNKNOWN, Certificate
 from ngvi.inference.checks import Finding
 from ngvi.inference.optima import Exploration, Optimum
@@ -24,15 +22,8 @@ from ngvi.inference.outcome import (
     Outcome,
     in_words,
 )
-from ngvi.inference.request import FitArguments, Request, check_start
+from ngvi.inference.request import FitArguments
 from ngvi.inference.search import Status
-from ngvi.inference.set_up import (
-    MANY,
-    check_coordinates,
-    check_size,
-    first_that_starts,
-    in_arguments,
-)
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 from tests.inference.numpy_problem import OPTIMUM, Target, gaussian
@@ -212,45 +203,6 @@ def test_restarts_say_where_each_start_has_led():
     assert rough.status == "9 nats below" and rough.bound == -9.0
 
 
-# -- the account -----------------------------------------------------------------------
-
-
-def test_the_account_of_a_fit_warns_unless_it_has_converged(recwarn):
-    problem, request = Target(gaussian).problem(), Request(TOLERANCE, MAX_STEPS)
-    problem.objective.cost.gradients = 7
-    begun = time.perf_counter()
-    good = outcome()
-    account_ = account(good, problem, request, begun)
-    assert not recwarn.list
-    assert account_["verdict"] == CERTIFIED and account_["cost"].gradients == 7
-    assert account_["cost"] is not problem.objective.cost
-    assert 0 <= account_["seconds"] < 60 and account_["trace"] is good.optimum.trace
-    assert account_["validation"] is good.optimum.validation
-    with pytest.warns(UserWarning, match=r"fit has not converged: .*\(no density\)\. Check"):
-        account(no_start(problem), problem, request, begun, ValueError("no density"))
-
-
-def test_cheap_steps_are_advised_for_many_latents_that_are_no_locals(recwarn):
-    problem, request = Target(gaussian).problem(), Request(TOLERANCE, MAX_STEPS)
-    network, groups = (
-        [SimpleNamespace(latent_dim=MANY + 1, family=SimpleNamespace(name=name))]
-        for name in ("diagonal", "sparse_precision")
-    )
-
-    def reason(found, parts):
-        return account(found, problem, request, time.perf_counter(), None, parts)["reason"]
-
-    bad = outcome(Status.STUCK)
-    assert re.search(r"Of more than 10,000 latents.*IVON\(\)", reason(bad, network))
-    assert "IVON" not in reason(outcome(), network) + reason(bad, groups)
-    with pytest.raises(ValueError, match=r"10,001 latents.*SVI.*IVON\(\).*name a family"):
-        check_size(network, "auto", None, None)
-    for insists in (("diagonal", None, None), ("auto", network, None), ("auto", None, "result")):
-        with pytest.warns(UserWarning, match=r"10,001 latents.*IVON\(\).*time_limit="):
-            check_size(network, *insists)
-    check_size(groups, "auto", None, None)
-
-
 # -- what the user asks for ------------------------------------------------------------
 
 
@@ -260,61 +212,3 @@ def test_no_argument_of_fit_is_lost(ppl):
     own = FitArguments(**given)  # which refuses one that it has not, and misses none
     assert len(given) <= 18
     assert (own.share, own.time_limit, own.options) == (1.0, math.inf, FitOptions())
-
-
-def test_the_family_of_an_earlier_result_may_be_named(ppl):
-    fit = inspect.signature(ppl.package.fit).parameters.values()
-    given = {one.name: one.default for one in fit if one.kind is one.KEYWORD_ONLY}
-    earlier = SimpleNamespace(family_name="full")
-    check_start(SimpleNamespace, FitArguments(**{**given, "family": "full", "init": earlier}))
-
-
-# -- setting up ------------------------------------------------------------------------
-
-
-class InvalidStartError(ValueError):
-    pass
-
-
-def first(errors, where=""):
-    """The set-up of three starts, which fail with these errors."""
-
-    def set_up(number):
-        if errors[number] is not None:
-            raise errors[number]
-        return f"problem {number}"
-
-    return first_that_starts(set_up, range(len(errors)), InvalidStartError, lambda: where)
-
-
-def test_the_first_start_that_works_is_taken():
-    bad, worse = InvalidStartError("bad"), InvalidStartError("worse")
-    assert first([None, None]) == ("problem 0", None)
-    assert first([bad, None])[0] == "problem 1"
-    assert first([bad, worse]) == (None, bad)
-    assert first([ValueError("scale is NaN"), None])[0] == "problem 1"
-    assert first([bad, ValueError("scale is NaN")]) == (None, bad)
-
-
-def test_a_model_that_cannot_run_is_told_of_its_nan():
-    with pytest.raises(ValueError, match=r"^shapes differ$"):
-        first([ValueError("shapes differ"), InvalidStartError("bad")])
-    with pytest.raises(ValueError, match=r"cannot run: shapes differ\n\(Its y holds NaN"):
-        first([ValueError("shapes differ")], "y")
-    found = in_arguments((0.0, math.nan), {"y": math.nan, "x": 1.0}, np.isnan)
-    assert found == "argument 1, y"
-
-
-@pytest.mark.parametrize(
-    ("old", "message"),
-    [
-        ({"loc": (2,), "scale": (2, 2)}, "init= holds 2 latents for 'auto', and the model has 3"),
-        (None, "holds no latents.*of the same family"),
-        ({"loc": (3,), "factor": (3, 1)}, "holds 3 latents.*of the same family"),
-    ],
-)
-def test_a_result_of_other_latents_is_refused(old, message):
-    own = {"loc": (3,), "scale": (3, 3)}
-    check_coordinates("auto", own, own, 3)
-    with pytest.raises(ValueError, match=message):
-        check_coordinates("auto", old, own, 3)

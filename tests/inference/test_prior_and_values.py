@@ -41,61 +41,7 @@ def problem_of(name, family="diagonal", make=constrained, precision="float64", *
         return ppl.module("inference.problem").make_problem(model, guide, args, {}, seed)
 
 
-def own_log_density(ppl):
-    """By the PPL's own means: a function of unconstrained latents by site."""
-    model, args = constrained(ppl)
-    if ppl.is_numpyro:
-        import jax
-        from numpyro.infer.util import potential_energy
-
-        potential = jax.jit(lambda latents: potential_energy(model, args, {}, latents))
-    else:
-        from pyro.infer.mcmc.util import initialize_model
-
-        potential = initialize_model(model, args)[1]
-    return lambda latents: -float(potential({k: ppl.array(v) for k, v in latents.items()}))
-
-
-def by_site(one, theta):
-    """Of the model, unconstrained."""
-    sites = one.space.guide.sites
-    parts = {site.name: theta[site.start : site.start + site.size] for site in sites}
-    return {name: part if name == "p" else part[0] for name, part in parts.items()}
-
-
 # -- values ---------------------------------------------------------------------------
-
-
-def test_values_are_the_log_density_on_the_unconstrained_scale(ppl):
-    """At many vectors at once, as the PPL's own potential energy has it at each."""
-    one = problem_of(ppl.name)
-    theta = np.random.default_rng(0).normal([1e3, 0, 0, 0, 0], 1.0, (7, 5))
-    before = one.objective.cost.values
-    found = one.objective.log_density(one.space.initial, theta)
-    log_density = own_log_density(ppl)
-    expected = [log_density(by_site(one, row)) for row in theta]
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    assert one.objective.cost.values == before + 7
-    values, _ = one.objective.gradient(one.space.initial, theta)
-    np.testing.assert_allclose(values, found)
-
-
-def test_values_are_those_of_the_states_own_parameters(ppl):
-    def make(ppl):
-        def model(y):
-            scale = ppl.param("s", ppl.array(2.0), constraint=ppl.dist.constraints.positive)
-            z = ppl.sample("z", ppl.dist.Normal(ppl.array(np.zeros(2)), scale).to_event(1))
-            ppl.sample("y", ppl.dist.Normal(z, 1.0).to_event(1), obs=y)
-
-        return model, (ppl.array([1.0, 3.0]),)
-
-    one = problem_of.__wrapped__(ppl.name, make=make)
-    initial, theta = one.space.initial, np.array([[0.5, -1.0], [2.0, 1.0]])
-    moved = one.space.moved(initial, [np.array(np.log(1.5))])
-    for state, scale in ((moved, 3.0), (initial, 2.0), (moved, 3.0)):
-        squares = np.sum((theta - [1.0, 3.0]) ** 2 + (theta / scale) ** 2, 1)
-        expected = -0.5 * squares - 2 * np.log(scale) - 2 * np.log(2 * np.pi)
-        np.testing.assert_allclose(one.objective.log_density(state, theta), expected)
 
 
 def cancelling(ppl, on_trace=lambda x: None):
@@ -226,6 +172,3 @@ def test_a_draw_of_the_prior_at_which_a_model_in_pyro_raises_is_one_fewer():
     one = problem_of.__wrapped__("pyro", make=make)
     draws = one.objective.prior(np.random.default_rng(0), 400)
     assert np.nanmax(draws) < 1.0 and np.isnan(draws).mean() == pytest.approx(0.16, abs=0.06)
-
-
-# -- Gaussians ------------------------------------------------------------------------

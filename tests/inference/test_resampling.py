@@ -193,12 +193,6 @@ def test_a_result_draws_from_the_exact_posterior_beside_its_gaussian(ppl, precis
     np.testing.assert_allclose(found_sd, sd, rtol=0.05)
 
 
-def test_it_is_a_warning_where_weights_tell_little(ppl):
-    fitted = conjugate_result(ppl, shift=8.0, factor=0.3)
-    with pytest.warns(UserWarning, match=r"worth \d+ at a k-hat of .*NUTS"):
-        fitted.sample(100, corrected=True)
-
-
 def test_without_weights_it_is_an_error(ppl):
     model, args = conjugate(ppl)
     fitted = result(ppl, model, args, {"subsample_size": 5})

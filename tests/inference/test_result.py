@@ -12,10 +12,9 @@ import types
 import numpy as np
 import pytest
 
-from ngvi.inference.monitor import OTHERS, Monitor, StoppedByCallback, left_in_words
+from ngvi.inference.monitor import OTHERS, Monitor, StoppedByCallback
 from ngvi.inference.outcome import FoundOptimum, Restart
-from ngvi.inference.problem import Cost
-from ngvi.inference.report import final_bound, report
+from ngvi.inference.report import final_bound
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
@@ -50,21 +49,7 @@ def test_a_fit_by_stock_svi_is_found_to_be_exact(ppl):
     assert stock.diagnostics.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-6)
 
 
-def test_evaluations_are_gradients_and_hessian_products(ppl):
-    assert shared_result(ppl).cost.evaluations == 2600
-
-
 # -- the bound ------------------------------------------------------------------------
-
-
-def test_the_report_of_a_long_fit_says_that_the_model_takes_the_time(ppl):
-    found = shared_result(ppl)
-    assert "log density" not in report(found, complete=False)
-    long = dataclasses.replace(found, seconds=60.0, cost=Cost(9000, seconds=45.0))
-    words = "of 60 s the model's own log density and its derivatives took 45 s, 5 ms each"
-    assert words in " ".join(report(long, complete=False).split())
-    short_of_half = dataclasses.replace(long, cost=Cost(9000, seconds=25.0))
-    assert "log density" not in report(short_of_half, complete=False)
 
 
 def bound_of(losses, errors):
@@ -75,17 +60,6 @@ def test_the_bound_is_the_mean_of_the_last_losses_weighted_by_their_errors():
     bound, error = bound_of([50.0] * 18 + [2.0, 5.0], [0.1] * 18 + [1.0, 2.0])
     assert bound == pytest.approx(-(2.0 * 1 + 5.0 / 4) / (1 + 1 / 4))
     assert error == pytest.approx(1 / math.sqrt(1 + 1 / 4))
-
-
-def test_losses_that_are_not_finite_are_left_out_of_the_bound():
-    bound, error = bound_of([9.0] * 18 + [math.inf, 5.0], [0.1] * 18 + [math.nan, 2.0])
-    assert (bound, error) == (-5.0, 2.0)
-    assert all(math.isnan(value) for value in bound_of([math.nan], [math.nan]))
-    assert all(math.isnan(value) for value in bound_of([], []))
-
-
-def test_losses_without_noise_make_a_bound_without_error():
-    assert bound_of([3.0, 2.0], [0.0, 0.0]) == (-2.0, 0.0)
 
 
 # -- draws ----------------------------------------------------------------------------
@@ -149,22 +123,6 @@ def test_a_later_result_leaves_an_earlier_one_alone(ppl):
     predicted = first.predictive(ppl.array([[100.0, 0.0, 0.0], [0.0, 0.0, 0.0]]), num_samples=200)
     assert predicted["y"].shape == (200, 2)
     assert ppl.numpy(predicted["y"])[:, 0].mean() == pytest.approx(100 * shifted[0], abs=4.0)
-
-
-# -- ArviZ ----------------------------------------------------------------------------
-
-
-def test_arviz_gets_one_chain_with_plates_as_dimensions_and_the_data(ppl):
-    pytest.importorskip("arviz")
-    fitted = result(ppl, *hierarchy(ppl))
-    data = fitted.to_arviz(50)
-    posterior = data["posterior"]
-    assert posterior["effect"].dims == ("chain", "draw", "groups")
-    assert posterior["effect"].shape == (1, 50, 4)
-    assert posterior["weights"].shape == (1, 50, 3)
-    assert posterior.attrs["inference_library"] == f"{ppl.name}_ngvi"
-    assert list(data["observed_data"].data_vars) == ["y"]
-    np.testing.assert_allclose(data["observed_data"]["y"], ppl.numpy(fitted.args[2]))
 
 
 # -- the report -----------------------------------------------------------------------
@@ -317,17 +275,6 @@ def test_a_callback_may_end_the_fit(how):
     with pytest.raises(StoppedByCallback):
         Monitor(callback=callback).after_step(1.0, 1.0)
     Monitor(callback=lambda *_: 1).after_step(1.0, 1.0)
-
-
-def test_a_bar_that_is_disabled_is_silent(capsys):
-    with Monitor(100) as bar:
-        bar.after_step(1.0, 1.0)
-    captured = capsys.readouterr()
-    assert captured.err == captured.out == ""
-
-
-def test_a_distance_that_is_not_known_is_no_number():
-    assert left_in_words(math.nan) == left_in_words(math.inf) == left_in_words(3.7e25) == ""
 
 
 # -- both packages --------------------------------------------------------------------

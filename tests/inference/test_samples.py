@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ngvi.families.points import num_quintic, quintic_points, spherical_points
-from ngvi.inference.samples import ChainCubature, Groups
+from ngvi.inference.samples import ChainCubature
 from ngvi.latents.forest import forest_from_indices
 from tests.families.arrows import CASES
 
@@ -72,45 +72,3 @@ def test_a_sum_of_quintics_has_no_noise(case):
         total = total + values.prod(-1) + values[:, 0] ** 5
         expected += _fourth(forms)
     assert weights @ total == pytest.approx(expected, abs=1e-7)
-
-
-def test_few_points_are_taken_only_where_they_are_few():
-    def of(num_locals, num_globals):
-        locals = np.arange(num_locals)[None]
-        others = np.arange(num_locals, num_locals + num_globals)[:, None]
-        return ChainCubature.of(forest_from_indices([locals, others], [1, None]))
-
-    assert of(5, 5) is None
-    assert of(160, 5).dim == 20  # an eighth
-    assert of(3_000, 20).dim == 64  # and no more than needed
-    assert of(30_000, 300).dim == 301
-    assert ChainCubature.of(forest_from_indices([np.arange(200)[:, None]])) is None
-
-
-def test_many_locals_on_short_chains_have_points_of_degree_5():
-    def of(num_locals, num_globals, size=1):
-        locals = np.arange(num_locals * size).reshape(size, -1)
-        others = num_locals * size + np.arange(num_globals)[:, None]
-        return ChainCubature.of(forest_from_indices([locals, others], [1, None]))
-
-    assert not of(160, 5).is_quintic  # 113 points are many, beside 41
-    few = of(294, 5)
-    assert (few.is_quintic, few.dim, few.many, few.num_points) == (True, 7, 2, 113)
-    assert of(500, 9).num_points == 265
-    assert of(250, 3, size=2).many == 2
-    assert not of(3_000, 20).is_quintic
-    groups = Groups.of("spherical", few.forest.dim, 6, 1, few)
-    drawn = groups.sample(np.random.default_rng(0), 2)
-    assert [group.points.noise.shape for group in drawn] == [(113, 299)] * 2
-    assert groups.cost.num_gradients == 113  # fewer would be taken for a few random draws
-
-
-def test_groups_are_of_the_kind_of_their_estimator():
-    rng = np.random.default_rng(0)
-    for estimator, shape in (("spherical", (9, 4)), ("stein", (10, 4))):
-        groups = Groups.of(estimator, 4, 0, 1)
-        (group, other) = groups.sample(rng, 2)
-        assert group.points.noise.shape == shape and group.seed != other.seed
-        assert group.points.weights.sum() == pytest.approx(1.0) and not group.one_batch
-    assert all(group.one_batch for group in groups.few(rng, 2, 6))
-    assert Groups.of("spherical", 300, 0, 1).is_expensive and not groups.is_expensive

@@ -9,16 +9,12 @@ import pytest
 
 from ngvi.inference.map_ascent import map_ascents
 from ngvi.inference.options import FitOptions, StartOptions
-from ngvi.inference.starts import GUIDE, HIGH_POINT, MEAN_FIELD, MODE, PRIOR, Starts
+from ngvi.inference.starts import GUIDE, HIGH_POINT, PRIOR, Starts
 from tests.inference.numpy_problem import (
     CENTRE,
-    SCALE,
-    State,
     Target,
-    divergence,
     gaussian,
     mixture,
-    monitored,
 )
 
 OPTIONS = StartOptions()
@@ -62,21 +58,6 @@ def test_the_guides_start_or_as_near_to_it_as_the_bound_is_finite(options, name,
     assert any(found.state.scale == pytest.approx(scale, rel=0.4) for scale in scales)
 
 
-@pytest.mark.parametrize("options", [{"change": lambda *_: math.nan}, {"smooth": None}])
-def test_there_may_be_no_start(options):
-    smooth = (lambda x: np.full(len(x), np.nan)) if "smooth" in options else gaussian
-    options = {key: value for key, value in options.items() if key != "smooth"}
-    assert starts(Target(smooth, **options)).own() is None
-
-
-def test_a_state_is_a_start_if_its_step_is_one():
-    one = starts(Target(gaussian))
-    good = State(np.ones(2), np.zeros(2))
-    assert one.usable(good, "a").state is good
-    bad = State(np.array([np.nan, 0.0]), np.zeros(2))
-    assert one.usable(bad, "a") is None
-
-
 # -- the prior's, a mean field's, and points -------------------------------------------
 
 
@@ -90,60 +71,6 @@ def test_the_prior_is_a_start_where_it_is_elsewhere(of_prior, is_other):
     if is_other:
         assert found.name == PRIOR
         np.testing.assert_allclose(found.state.mean, of_prior[0], atol=0.5 * of_prior[1])
-
-
-def test_a_prior_is_read_by_medians_and_quartiles_and_must_be_finite():
-    class Odd(Target):
-        def prior(self, rng, count):
-            draws = np.full((count, 2), 3.0)
-            draws[:, 1] = rng.standard_cauchy(count)
-            draws[: self.num_bad] = np.nan
-            return draws
-
-    one = Odd(gaussian)
-    one.num_bad = 10
-    found = starts(one).prior
-    np.testing.assert_allclose(found.mean, [3.0, 0.0], atol=0.5)
-    assert found.sd[0] == 1.0 and found.sd[1] == pytest.approx(2 / 1.349, rel=0.5)
-    one.num_bad = 60
-    assert starts(one).prior is None
-    assert starts(Target(gaussian, of_prior=(0.0, 1.0), is_subsampled=True)).prior is None
-
-
-def test_a_mean_field_leads_near_the_optimum_by_few_draws():
-    target = Target(gaussian, noise=0.2)
-    found = starts(target).mean_field(monitored(), starts(target).own())
-    assert found.name == MEAN_FIELD
-    assert divergence(found.state, State(CENTRE, np.log(SCALE))) < 2.0
-    assert all(group.one_batch for _, sample in target.asked[1:-3] for group in sample)
-
-
-def test_other_parameters_are_as_far_as_the_given_ones_are_from_zero():
-    target = Target(lambda x, own: gaussian(x) - 1e-6 * np.sum(own**2), own=np.full(4, 30.0))
-    one = starts(target)
-    found = [one.other_parameters(one.own()).state.own for _ in range(20)]
-    assert 15.0 < np.std(found) < 45.0 and np.ptp(found) > 50.0
-
-
-def test_points_are_drawn_alike_once_each_and_have_a_density():
-    half = Target(lambda x: np.where(x[:, 0] > 0, gaussian(x), -math.inf), of_prior=(0.0, 1.0))
-    one = starts(half)
-    found = np.concatenate([one.points(30) for _ in range(8)])
-    assert len(found) == len(np.unique(found, axis=0)) and 60 < len(found) < 140
-    assert (found[:, 0] > 0).all() and one.points(5).shape == (0, 2)
-    highest = half.log_density(half.initial, one.highest(5))
-    assert (np.diff(highest) <= 0).all() and highest[0] > half.log_density(None_, found).mean()
-
-
-None_ = State(np.zeros(2), np.zeros(2))
-
-
-def test_about_a_mode_it_is_as_wide_as_a_gaussian_that_is_known():
-    scale, centre = np.array([3e-5, 0.2, 400.0]), np.array([1.0, 2.0, 3.0])
-    one = starts(Target(lambda x: gaussian(x, centre, scale), 3))
-    start = one.at(centre, MODE, State(np.zeros(3), np.log(scale)))
-    assert start.state.scale == pytest.approx(scale)
-    assert start.value > one.at(centre, MODE).value + 5.0
 
 
 # -- ascents ---------------------------------------------------------------------------

@@ -7,16 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.inference.options import FitOptions, StochasticOptions
 from ngvi.inference.search import Status
-from ngvi.inference.stochastic import StochasticSearch, signal_and_noise
+from ngvi.inference.stochastic import StochasticSearch
 from tests.inference.numpy_problem import (
-    CENTRE,
     OPTIMUM,
-    SCALE,
     TOLERANCE,
-    Metric,
-    State,
     Target,
     best,
     divergence,
@@ -50,30 +45,6 @@ def test_it_reaches_the_optimum_about_within_the_tolerance(name):
     assert search.status is Status.OPTIMUM and search.certificate.is_met(TOLERANCE)
     gap = best(target, search.state)[1] - exact_bound(target, search.state)
     assert -1e-4 < gap < 1.5 * TOLERANCE
-
-
-def test_noise_makes_steps_short_and_groups_many():
-    sizes = {}
-    for noise in (0.0, 3.0):
-        target = Target(gaussian, noise=noise, is_subsampled=True)
-        search = search_of(StochasticSearch, target)
-        search.advance()
-        sizes[noise] = search.trace.step_sizes[-1], max(len(some) for _, some in target.asked)
-    options = StochasticOptions()
-    assert sizes[0.0] == (1.0, options.min_groups)
-    assert sizes[3.0][0] < 0.25 and options.min_groups < sizes[3.0][1] <= options.max_groups
-
-
-def test_signal_and_noise_are_those_of_the_mean():
-    """``V`` of 4 groups, and the squared norm without it, on average over their draws."""
-    target, state = Target(gaussian, noise=1.0), State(CENTRE + SCALE, np.log(SCALE))
-    metric, rng = Metric(target, state, []), np.random.default_rng(0)
-    found = [
-        signal_and_noise(metric, target.bound(state, target.sample(rng, 4))) for _ in range(1000)
-    ]
-    signal, noise = np.mean(found, 0)
-    assert noise == pytest.approx(np.sum(SCALE**2) / 4, rel=0.05)
-    assert signal == pytest.approx(2.0, abs=0.15)  # two means, one standard deviation off
 
 
 def only_at_the_start(state, value):
@@ -118,15 +89,3 @@ def test_a_fall_that_is_noise_is_none():
     search.advance()
     assert search.status is Status.OPTIMUM and divergence(search.state, OPTIMUM) < 0.1
     assert len(search.trace) == len(target.asked)
-
-
-def test_the_rate_of_parameters_falls_on_plateaus_before_the_end():
-    options = FitOptions(stochastic=StochasticOptions(num_plateaus=1))
-    lengths = []
-    for given in (options, None):
-        target = Target(with_parameters, own=np.zeros(2), noise=0.4, is_subsampled=True)
-        search = search_of(StochasticSearch, target, options=given)
-        search.advance()
-        lengths.append(len(search.trace))
-    assert search.status is Status.OPTIMUM and lengths[0] < lengths[1]
-    np.testing.assert_allclose(search.state.own, [1.0, 2.0], atol=0.1)

@@ -173,26 +173,6 @@ def test_data_may_be_impossible_for_the_discrete_latents_that_a_set_up_draws(ppl
     ppl.set_up(ppl.guide(model))
 
 
-def test_a_draw_whose_covariance_is_singular_is_one_draw_fewer():
-    """``MultivariateNormal`` raises at a factor with a zero, whichever draw it belongs to."""
-    torch = pytest.importorskip("torch")
-    from pyro_ngvi.tracing.messengers import NanCholesky
-
-    factors = torch.eye(2).repeat(2, 1, 1)
-    factors[1, 1, 1] = 0.0
-
-    def precision(factor):
-        normal = torch.distributions.MultivariateNormal(
-            torch.zeros(2), scale_tril=factor, validate_args=False
-        )
-        return normal.precision_matrix
-
-    with NanCholesky():
-        for found in (precision(factors), torch.vmap(precision)(factors)):
-            assert torch.equal(found[0], torch.eye(2))
-            assert found[1].isnan().all()
-
-
 def test_a_latent_without_elements_is_no_obstacle(ppl):
     """A regression without covariates, say; ``max_steps`` has its widest latent told."""
 

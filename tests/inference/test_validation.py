@@ -10,12 +10,10 @@ import pytest
 
 from ngvi.inference.checks import CHECKS, Context, first_finding
 from ngvi.inference.optima import Optimum
-from ngvi.inference.options import LEVELS, FitOptions, ValidationOptions
-from ngvi.inference.problem import Cost
+from ngvi.inference.options import FitOptions, ValidationOptions
 from ngvi.inference.validation import (
     Validation,
     excess,
-    num_draws,
     rare_loss,
     validate,
 )
@@ -91,15 +89,6 @@ def test_of_an_exact_posterior_all_is_known():
     assert 0.2 < off.gap < 0.5
 
 
-def test_it_costs_values_only_and_half_as_many_as_the_search_took_gradients():
-    for gradients, count in ((0, OPTIONS.min_draws), (900, 450), (10**5, OPTIONS.max_draws)):
-        one = target()
-        one.cost = Cost(gradients)
-        assert num_draws(one.problem(), OPTIONS) == count
-        validate(one.problem(), OPTIMUM, np.random.default_rng(0), OPTIONS)
-        assert one.cost == Cost(gradients, 0, count)
-
-
 def test_a_draw_without_density_is_a_bound_of_minus_infinity():
     found = validated(unseen=edge(1.0, -math.inf))
     assert found.bound == found.lower == -math.inf and math.isnan(found.error)
@@ -113,12 +102,6 @@ def test_a_smooth_density_contradicts_nothing_at_the_optimum(unseen):
     assert max(validated(seed=seed, unseen=unseen).mismatch for seed in range(50)) < 0.01
 
 
-def test_away_from_the_optimum_values_promise_what_is_certain_of_the_gain():
-    promised = np.array(of_seeds(lambda seed: validated(AWAY, seed).mismatch))
-    gain = 0.5 * 3 * ((0.4 * 1.3) ** 2 + (1.3**2 - 1) ** 2 / 2)
-    assert np.median(promised) < gain and np.mean(promised > 0) > 0.5
-
-
 def test_a_jump_that_gradients_do_not_see_is_a_mismatch():
     """``E[jump(theta) z]`` is ``size / sqrt(2 pi)``; half its square is the gain."""
     promised = np.array(of_seeds(lambda seed: validated(seed=seed, unseen=jump(4.0)).mismatch))
@@ -128,39 +111,11 @@ def test_a_jump_that_gradients_do_not_see_is_a_mismatch():
 # -- rare losses -----------------------------------------------------------------------
 
 
-def test_draws_double_while_a_contradiction_is_in_doubt():
-    """A jump of a nat is not told from noise by 200 draws; coarse validations leave it at that."""
-
-    def found(seed, options):
-        one = target(unseen=lambda theta: 2.0 * heavy(theta) + jump(1.0)(theta))
-        rng = np.random.default_rng(seed)
-        validation = validate(one.problem(), OPTIMUM, rng, options, tolerance=0.01)
-        return validation.mismatch > 0.01, one.cost.values
-
-    is_seen, counts = np.transpose(of_seeds(lambda seed: found(seed, OPTIONS)))
-    most = LEVELS.more_draws * OPTIONS.max_draws
-    assert is_seen.mean() > 0.9 and OPTIONS.min_draws < counts.mean() < most
-    assert counts.max() <= most
-    is_seen, counts = np.transpose(of_seeds(lambda seed: found(seed, OPTIONS.coarse())))
-    assert is_seen.mean() < 0.5 and (counts == OPTIONS.min_draws).all()
-
-
 def test_a_loss_that_a_validation_is_not_likely_to_meet_is_estimated():
     """Of 1.08 nats, for a ten-thousandth of the draws: 200 have a chance of one in fifty."""
     losses = np.array(of_seeds(lambda seed: lost(Validation(0.0, 0.0), seed, unseen=edge(3.7))))
     assert np.mean(losses > 0) > 0.6
     assert np.mean(losses[losses > 0]) == pytest.approx(1.08, abs=0.3)
-
-
-def test_a_loss_that_one_draw_makes_up_is_sure_if_it_is_enormous():
-    """As of a recursion that explodes, where each draw further out is as far down as all before."""
-
-    def explosion(theta):
-        with np.errstate(over="ignore"):
-            return -np.exp(8.0 * np.maximum(whitened(theta)[:, 0] - 3.0, 0.0) ** 2)
-
-    losses = of_seeds(lambda seed: lost(Validation(0.0, 0.0), seed, unseen=explosion))
-    assert np.mean(np.array(losses) > 2 * LEVELS.same) > 0.9
 
 
 @pytest.mark.parametrize("unseen", [None, heavy, edge(20.0)])
@@ -176,9 +131,6 @@ def test_a_bound_that_a_few_draws_make_up_is_heavy_tailed_however_low_they_are()
     overflow = validated(unseen=edge(2.0, -1e170))
     assert overflow.error > 1e100 and overflow.mismatch == 0.0
     lost(overflow, 1, unseen=edge(2.0, -1e170))
-
-
-# -- two states, and wide ones ---------------------------------------------------------
 
 
 # -- single precision ------------------------------------------------------------------

@@ -109,20 +109,3 @@ def test_declared_locals_that_depend_on_each_other_are_refused(ppl, model):
 def test_too_many_globals_are_refused_by_site(ppl, model):
     with pytest.raises(ValueError, match=r"3000 globals.*'weights' \(3000\)"):
         _set_up(ppl, model)
-
-
-def test_a_model_that_reads_its_data_as_it_is_traced_still_has_a_hessian():
-    import jax.numpy as jnp
-    import numpyro
-    import numpyro.distributions as dist
-
-    from numpyro_ngvi.tracing.dependencies import hessian_product
-
-    def model(data):
-        scale = float(np.asarray(data).std())
-        theta = numpyro.sample("theta", dist.Normal(0, 1).expand([2]).to_event(1))
-        numpyro.sample("y", dist.Normal(theta, scale).to_event(1), obs=data)
-
-    data = jnp.array([1.0, 3.0])
-    product = hessian_product(model, (data,), {}, lambda latent: {"theta": latent}, jnp.zeros(2))
-    np.testing.assert_allclose(product(np.eye(2)), -2.0 * np.eye(2), rtol=1e-6)

@@ -9,7 +9,7 @@ import torch
 from pyro_ngvi import fit
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.program import NotReplayableError
-from pyro_ngvi.tracing.recording import ReplayOptions, Replays, apart, recorded
+from pyro_ngvi.tracing.recording import ReplayOptions, Replays, recorded
 
 DATA = torch.tensor([0.3, -1.2, 2.0, 0.7])
 GROUPS = torch.tensor([0, 1, 1, 2])
@@ -123,31 +123,6 @@ def test_data_that_have_changed_are_read_again():
             assert torch.equal(replays("f", function, X)[0], X * data.exp())
 
 
-def test_leaves_may_change():
-    leaf = torch.ones(3, dtype=torch.float64, requires_grad=True)
-
-    def function(x):
-        with torch.enable_grad():
-            value = (x * leaf.exp()).sum()
-            return torch.autograd.grad(value, [leaf])
-
-    with Replays() as replays:
-        for k in range(30):
-            with torch.no_grad():
-                leaf.copy_(torch.full((3,), 0.1 * k))
-            (found,) = replays("f", function, X, leaves=[leaf])
-            torch.testing.assert_close(found, function(X)[0])
-
-
-def test_parts_that_decide_on_numbers_are_called():
-    def halved(x):
-        while x.abs().max() > 1:
-            x = x / 2
-        return (x,)
-
-    agree(lambda x: (apart(halved, x)[0] * x,), by=9.0)
-
-
 SCALE = 1.0
 
 
@@ -155,14 +130,6 @@ def mean(y):
     at = pyro.sample("at", dist.Normal(0.0, SCALE))
     with pyro.plate("rows", len(y)):
         pyro.sample("y", dist.Normal(at, 1.0), obs=y)
-
-
-def groups(y):
-    at = pyro.sample("at", dist.Normal(0.0, 5.0))
-    spread = pyro.sample("spread", dist.HalfNormal(SCALE))
-    with pyro.plate("groups", len(y)):
-        effect = pyro.sample("effect", dist.Normal(at, spread))
-        pyro.sample("y", dist.Normal(effect, 1.0), obs=y)
 
 
 def found(model, y, before, monkeypatch):
@@ -186,10 +153,3 @@ def test_fits_never_share_a_program(monkeypatch):
     assert len(bounds) == 4
     last = found(lambda y: mean(2 * y), y + 1, 10**9, monkeypatch)  # without programs
     assert any(one == pytest.approx(last[0], rel=1e-9) for one in bounds)
-
-
-@pytest.mark.slow
-def test_a_fit_by_modes_is_what_it_is_without(monkeypatch):
-    y = torch.tensor([1.0, -2.0, 0.5, 4.0], dtype=torch.float64)
-    expected = found(groups, y, 10**9, monkeypatch)
-    np.testing.assert_allclose(found(groups, y, 0, monkeypatch), expected, rtol=1e-6)

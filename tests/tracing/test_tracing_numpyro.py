@@ -110,19 +110,6 @@ def test_the_log_density_is_the_model_term_of_the_stock_elbo(name, subsample_siz
         assert float(actual) == pytest.approx(float(expected), rel=1e-12, abs=1e-8)
 
 
-def test_a_batch_beside_its_plate_is_warned_of_as_by_the_stock_elbo():
-    def model():
-        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-        with numpyro.plate("columns", 3):
-            numpyro.sample("y", dist.Normal(x, 1.0), obs=jnp.ones((2, 3)))
-
-    guide = NaturalGaussianGuide(model)
-    density = LogDensity(model, guide, (), {}, random.key(0))
-    params = parameters(guide)
-    with pytest.warns(UserWarning, match="Missing a plate statement for batch dimension -2"):
-        density({SITE: jnp.zeros(1)}, params, random.key(0))
-
-
 def subsampled(y, size=3):
     x = numpyro.sample("x", dist.Normal(0.0, 1.0))
     with numpyro.plate("data", len(y), subsample_size=size) as index:
@@ -154,9 +141,6 @@ def test_the_key_chooses_the_minibatch_whatever_the_draw(make_guide, plates_of):
     assert slope(0.0, first, random.key(1)) == at_zero
     assert float(slope(2.0, first, random.key(2))) == pytest.approx(float(at_zero) - 2.0 * (12 + 1))
     assert slope(0.0, second, random.key(0)) != at_zero
-
-
-# -- partners -----------------------------------------------------------------------------
 
 
 # -- differentiability --------------------------------------------------------------------

@@ -82,15 +82,6 @@ def test_the_log_density_is_the_model_term_of_the_stock_elbo(name, subsample_siz
         assert actual[0] != actual[1]
 
 
-@pytest.mark.parametrize("name", ["hierarchy", "mixture"])
-def test_draws_share_a_run_where_the_model_allows(name):
-    model, args = getattr(models, name)(load("pyro")), arguments()
-    guide, density = set_up(model, args, {})
-    (site,) = density.posteriors
-    choose_particles(density, {site: torch.randn(4, guide.latent_dim)})
-    assert density.facts.particles == "vmap"
-
-
 def fills_what_is_missing(x):
     data = torch.tensor([1.0, torch.nan, 0.5, torch.nan])
     filled = data.clone()
@@ -136,18 +127,6 @@ def test_a_model_that_cannot_share_a_run_is_looped_over():
     choose_particles(density, {site: torch.randn(4, 2)})
     assert density.facts.particles == "loop"
     assert density({site: torch.randn(4, 2)}).shape == (4,)
-
-
-@pytest.mark.parametrize("particles", ["loop", "vmap"])
-def test_a_matrix_without_a_factor_costs_its_draw_alone(particles):
-    def model():
-        x = pyro.sample("x", dist.Normal(torch.zeros(1), 1.0).to_event(1))
-        matrix = torch.stack([torch.cat([torch.ones(1), x]), torch.cat([x, torch.ones(1)])])
-        pyro.sample("y", dist.MultivariateNormal(torch.zeros(2), matrix), obs=torch.zeros(2))
-
-    _, density = set_up(model, (), {}, particles)
-    (site,) = density.posteriors
-    assert density({site: torch.tensor([[0.5], [1.5], [0.1]])}).isnan().tolist() == [0, 1, 0]
 
 
 def test_a_reparametrization_inside_of_a_plate_has_all_elements():
@@ -226,38 +205,6 @@ def test_model_parameters_are_live(particles):
     # d/d(log scale) of -log(scale) - r^2 / (2 scale^2), over both data and draws.
     expected = ((y - draws).square() / 4.0 - 1.0).sum()
     assert float(leaf.grad) == pytest.approx(float(expected))
-
-
-def test_nothing_global_changes_even_when_a_run_fails():
-    class BoomError(Exception):
-        pass
-
-    def model(fail):
-        if fail:
-            raise BoomError
-        pyro.sample("x", dist.Normal(0.0, 1.0))
-
-    guide, density = set_up(model, (False,), {})
-    density.args = (True,)
-    torch.distributions.Distribution.set_default_validate_args(False)  # unlike Pyro's own
-    try:
-        before = (
-            pyro.infer.util.is_validation_enabled(),
-            poutine.is_validation_enabled(),
-            dist.is_validation_enabled(),
-            torch.distributions.Distribution._validate_args,
-        )
-        with pytest.raises(BoomError):
-            density({site: torch.zeros(1, 1) for site in density.posteriors})
-        assert before == (
-            pyro.infer.util.is_validation_enabled(),
-            poutine.is_validation_enabled(),
-            dist.is_validation_enabled(),
-            torch.distributions.Distribution._validate_args,
-        )
-    finally:
-        torch.distributions.Distribution.set_default_validate_args(True)
-    assert not pyro.poutine.runtime._PYRO_STACK
 
 
 def test_cross_entropy_stays_whole_under_vmap_with_the_same_derivatives():
@@ -345,25 +292,3 @@ def test_a_wrong_second_derivative_is_noticed():
     missed, sites = curvature_verdict(lambda x: ByNumpy.apply(x).sum(-1))
     assert missed
     assert sites == ["likelihood"]
-
-
-def test_a_subsampled_plate_that_changes_its_name_is_named():
-    """... and is no endless loop, where the runs of the set-up had another one."""
-    runs = []
-
-    def model():
-        runs.append(None)
-        name = "rows" if len(runs) < late else f"rows_{len(runs)}"
-        mean = pyro.sample("mean", dist.Normal(torch.tensor(0.0), 1.0))
-        with pyro.plate(name, 20, subsample_size=5):
-            pyro.sample("y", dist.Normal(mean, 1.0), obs=torch.zeros(5))
-
-    late = 10**9
-    _, density = set_up(model, (), {})
-    (site,) = density.posteriors
-    at = {site: torch.zeros(1, 1)}
-    assert torch.isfinite(density(at)).all()
-    late = len(runs)
-    with pytest.raises(Exception, match="plate 'rows_.*same name in every run"):
-        density(at)
-    assert len(runs) < late + 10

@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from ngvi.estimators.nodes import TermMoments
 from ngvi.latents.layout import Site
-from ngvi.workflow.climb import climb, polished
+from ngvi.workflow.climb import climb
 from ngvi.workflow.elpd import note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import influence
@@ -98,48 +98,6 @@ def test_a_row_that_counts_twice_is_as_two_that_are_left_out_together(by_points)
     order, of_both = np.argsort(moved.rows), np.argsort(both.rows)
     atol = 0.02 if by_points else 1e-5
     np.testing.assert_allclose(moved.divergence[order], both.divergence[of_both], atol=atol)
-
-
-def test_points_and_quadrature_agree_on_sites():
-    X, y = logistic_data()
-    of = target(LogisticRows(X, y))
-    q = fitted(of)
-    by_points = target(LogisticRows(X, y, by_points=True)).sites(q)
-    by_nodes = of.sites(q)
-    np.testing.assert_allclose(by_points.gradient, by_nodes.gradients(), atol=0.02)
-    ones = np.ones(len(y))
-    left, right = by_points.total(ones), by_nodes.total(ones)
-    np.testing.assert_allclose(left.curvature, right.curvature, rtol=0.05, atol=0.1)
-
-
-@pytest.mark.parametrize("by_points", [False, True])
-def test_one_optimum_is_found_from_wherever_a_fit_has_ended(by_points):
-    X, y = logistic_data()
-    of = target(LogisticRows(X, y, by_points))
-    q, found = fitted(target(LogisticRows(X, y))), []
-    for shift in (0.02, -0.03):
-        near = DenseGaussian(q.mean + shift * q.stddev, (1 + shift) * q.factor)
-        found.append(polished(of, near))
-    np.testing.assert_allclose(found[0].mean, found[1].mean, atol=1e-7)
-    np.testing.assert_allclose(found[0].factor, found[1].factor, atol=1e-7)
-    # Averages over points are those of one factor, whichever a family has.
-    X, y = logistic_data(separable=True)
-    of, q = target(LogisticRows(X, y, by_points)), fitted(target(LogisticRows(X, y)))
-    q = polished(of, q)
-    turned = np.linalg.qr(np.random.default_rng(0).normal(size=(q.dim, q.dim)))[0]
-    same = polished(of, DenseGaussian(q.mean, q.factor @ turned))
-    np.testing.assert_allclose(same.mean, q.mean, rtol=0, atol=1e-10)
-
-
-def test_rows_of_points_are_left_out_by_importance_sampling():
-    X, y = logistic_data()
-    q = fitted(target(LogisticRows(X, y)))
-    rows = LogisticRows(X[:40], y[:40], by_points=True)
-    of, exact = target(rows), target(LogisticRows(X[:40], y[:40]))
-    q = fitted(exact)
-    found, wanted = (leave_out(one, q, units(rows)) for one in (of, exact))
-    np.testing.assert_allclose(found.elpd, wanted.elpd, atol=0.1)
-    assert np.abs(found.elpd - wanted.elpd).mean() < 0.02
 
 
 def test_a_mislabelled_row_and_an_outlier_are_the_most_influential():

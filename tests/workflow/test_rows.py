@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import sys
 from types import SimpleNamespace
@@ -117,18 +116,6 @@ def test_what_a_mask_leaves_out_is_no_observation(ppl, how):
     assert set(pointwise.coords["how"].values[~seen]) == {"masked"}
     for k_hat in (found.pareto_k, pointwise.coords["psis_k"]):
         assert (k_hat.values[~seen] == 0).all()
-
-
-def test_arviz_compares_and_draws_what_it_gets(pyro_backend):
-    if not arviz.__version__.startswith("0."):
-        pytest.skip("of ArviZ 0")
-    pytest.importorskip("matplotlib").use("agg")
-    one = shared_result(pyro_backend).loo()
-    noisy = models.glm(pyro_backend, "gaussian", noise_scale=3.0)
-    other = result(pyro_backend, noisy, shared_result(pyro_backend).args).loo()
-    table = arviz.compare({"one": one, "other": other})
-    assert set(table.index) == {"one", "other"} and table["elpd_diff"].iloc[1] > 0
-    arviz.plot_khat(one)
 
 
 def nested(ppl, centre_scale=3.0, spread=1.5, noise=0.5):
@@ -362,49 +349,11 @@ def test_missing_data_under_a_mask_are_told_or_do_not_count(ppl):
         fitted.influence()
 
 
-def test_what_is_known_of_rows_is_kept_until_the_result_is_another(ppl):
-    fitted, runs = conjugate_result(ppl), []
-    own = fitted.model
-
-    def model(*args):
-        runs.append(1)
-        return own(*args)
-
-    fitted.model = model
-    found = fitted.sites().total()[1]
-    assert runs
-    runs.clear()
-    again = fitted.sites().total()[1]
-    assert fitted.influence() and not runs
-    assert copy.copy(fitted).sites() and runs  # nor is it pickled
-    runs.clear()
-    np.testing.assert_array_equal(again, found)
-    fitted.args = tuple(argument[:5] for argument in fitted.args)
-    assert len(fitted.sites()) == 5 and runs
-
-
 def test_minibatches_are_no_rows(ppl):
     fitted = conjugate_result(ppl)
     fitted.args = (*fitted.args, models.SUBSAMPLE)
     with pytest.raises(ValueError, match="the model sees minibatches: give it all rows"):
         fitted.loo()
-
-
-def test_both_packages_fit_by_themselves_and_have_the_same_numbers():
-    """Steps from what each fit has left lead to one optimum."""
-    rng = np.random.default_rng(3)
-    X = rng.normal(size=(60, 3))
-    y = (rng.uniform(size=60) < 1 / (1 + np.exp(-X @ [1.0, -0.5, 0.3]))).astype(float)
-    found = []
-    for name, shift in zip(PPLS, (0.02, -0.03), strict=True):
-        ppl = load(name)
-        with ppl.float64():
-            at = np.array([1.0, -0.5, 0.3]) + shift, (0.3 + shift) * np.eye(3) + np.tri(3) / 100
-            fitted = result(ppl, models.logistic(ppl), (ppl.array(X), ppl.array(y)), at=at)
-            loo = fitted.loo()
-            values = by_row(loo)
-            found.append(values.values)
-    np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
 
 
 def test_arviz_1_gets_its_own_class(pyro_backend, monkeypatch):
