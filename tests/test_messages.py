@@ -1,21 +1,19 @@
 """A mistake gets a sentence that names the argument or the site, and the way out.
 
-One table for both packages; ``tests/test_bad_input.py`` has what takes more than a line.
+Each row of the two tables is a call and the words of its error or warning, in both packages.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
 import itertools
-import threading
+import re
 import warnings
 
 import numpy as np
 import pytest
 
-from ngvi._door import ELSEWHERE, door
-from ngvi.inference.options import MultiStartOptions
+from ngvi._door import ELSEWHERE
+from ngvi.inference.options import MultiStartOptions  # noqa: F401  (for a row)
 from tests import models
 from tests.inference.results import shared_result
 from tests.ppl import load
@@ -23,11 +21,7 @@ from tests.ppl import load
 Y = np.array([1.0, 2.0, 3.0])
 
 
-@functools.cache
-def fitted(name):
-    """A result that the claims share."""
-    ppl = load(name)
-    return ppl.fit(models.location(ppl), ppl.array(Y))
+# -- models and runs of the rows --------------------------------------------------------
 
 
 def fit(ppl, model=None, *args, **options):
@@ -48,8 +42,49 @@ def observing(ppl, data, shape=(3,), event_dim=0):
     return model
 
 
+def explained(ppl, kind, data):
+    """A model whose data have a distribution of this kind, with a positive parameter."""
+    data = ppl.array(data)
+
+    def model():
+        a = ppl.sample("a", ppl.dist.LogNormal(ppl.array(0.0), 1.0))
+        kinds = {"Gamma": lambda: ppl.dist.Gamma(a, 1.0), "Poisson": lambda: ppl.dist.Poisson(a)}
+        kinds["Normal"] = lambda: ppl.dist.Normal(a, 1.0)
+        with ppl.plate("rows", 3):
+            ppl.sample("y", kinds[kind](), obs=data)
+
+    return model
+
+
+def linear(ppl, x, y, scale=1.0):
+    """A regression through zero."""
+
+    def model(x, y=None):
+        slope = normal(ppl, "b")
+        with ppl.plate("rows", 3):
+            ppl.sample("y", ppl.dist.Normal(slope * x, scale), obs=y)
+
+    return fit(ppl, model, x, y)
+
+
+def drawing_rows(ppl):
+    """A model that has other data at each call."""
+    rng = np.random.default_rng(1)
+
+    def model(y):
+        b = normal(ppl, "b")
+        with ppl.plate("rows", 3):
+            ppl.sample("y", ppl.dist.Normal(b, 1.0), obs=y[ppl.index(rng.integers(0, 3, 3))])
+
+    return model
+
+
 def other_model(ppl):
     return lambda y: normal(ppl, "theta")
+
+
+def two_latents(ppl):
+    return lambda: (normal(ppl, "a"), normal(ppl, "b"))
 
 
 def two_guides(ppl):
@@ -59,17 +94,38 @@ def two_guides(ppl):
     ppl.call(ppl.handlers.trace(lambda: (first(), second())))
 
 
-def two_latents(ppl):
-    return lambda: (normal(ppl, "a"), normal(ppl, "b"))
+def with_a_parameter(ppl):
+    return lambda y: ppl.sample("x", ppl.dist.Normal(ppl.param("at", ppl.array(0.0)), 1.0))
+
+
+def with_a_matrix(ppl):
+    return lambda y: ppl.sample("w", ppl.dist.Normal(ppl.array(np.zeros((2, 3))), 1.0).to_event(2))
+
+
+def named_as_an_option(ppl):
+    return lambda y, tolerance=2.0: normal(ppl, scale=tolerance)
+
+
+def conditioned(ppl):
+    return ppl.handlers.condition(models.location(ppl), data={"Mu": ppl.array(0.0)})
+
+
+def of_guides_name(ppl):
+    name = "auto_posterior" if ppl.is_numpyro else "_NaturalGaussianGuide_latent"
+    return ppl.guide(lambda: normal(ppl, name))
+
+
+def plate_of(ppl, size):
+    def model():
+        with ppl.plate("rows", size):
+            normal(ppl)
+
+    return ppl.guide(model)
 
 
 def before_the_first_call(ppl):
     guide = ppl.guide(models.location(ppl))
-    guide.median(fitted(ppl.name).params)
-
-
-def rule(ppl, name, **options):
-    return ppl.optimiser(name, **options)
+    guide.median(shared_result(ppl).params)
 
 
 def options_of_the_other_package(ppl):
@@ -87,12 +143,8 @@ def traced(ppl):
 
 
 def quantiles(ppl, levels):
-    guide = fitted(ppl.name).guide
-    return (
-        guide.quantiles(fitted(ppl.name).params, levels)
-        if ppl.is_numpyro
-        else guide.quantiles(levels)
-    )
+    result = shared_result(ppl)
+    return result.guide.quantiles(*([result.params] if ppl.is_numpyro else []), levels)
 
 
 def generator(ppl):
@@ -103,7 +155,7 @@ def generator(ppl):
 
 
 def coming_and_going(ppl, sites):
-    """A step with as many data as there are latents, after one with a single datum."""
+    """A step with as many data as there are latents, after one with another number of them."""
 
     def model(y):
         total = sum(normal(ppl, f"mu{i}") for i in range(len(y)))
@@ -114,23 +166,10 @@ def coming_and_going(ppl, sites):
     svi.step(Y[: sites[1]])
 
 
-def nan_beside_a_bad_scale(ppl):
-    def model(x):
-        ppl.sample("y", ppl.dist.Normal(normal(ppl), ppl.array(-1.0)), obs=ppl.array(0.0))
-
-    fit(ppl, model, ppl.array([np.nan]))
-
-
-class Box:
-    @door
-    def open(self, step_size: float = 1.0, *, lid: bool = True) -> float:
-        return step_size
-
-
-def svi(ppl, optimiser, loss, family="diagonal"):
-    model = models.location(ppl)
-    stock = ppl.infer.SVI
-    run = stock(model, ppl.guide(model, family), optimiser, loss)
+def started(ppl, model, guide, optimiser=None, loss=None):
+    """The first step of stock ``SVI``."""
+    loss = ppl.elbo() if loss is None else loss
+    run = ppl.infer.SVI(model, guide, optimiser or ppl.optimiser(), loss)
     if ppl.is_numpyro:
         import jax
 
@@ -138,26 +177,14 @@ def svi(ppl, optimiser, loss, family="diagonal"):
     return run.step(ppl.array(Y))
 
 
-def swapped(ppl):
+def svi(ppl, optimiser, loss):
     model = models.location(ppl)
-    run = ppl.infer.SVI(ppl.guide(model), model, ppl.optimiser(), ppl.elbo())
-    if ppl.is_numpyro:
-        import jax
-
-        return run.init(jax.random.key(0), ppl.array(Y))
-    return run.step(ppl.array(Y))
+    return started(ppl, model, ppl.guide(model, "diagonal"), optimiser, loss)
 
 
-def optimiser(ppl, name):
-    """A stock one."""
-    if ppl.is_numpyro:
-        return getattr(ppl.lib.optim, name)(1e-2)
-    return getattr(ppl.lib.optim, name)({"lr": 1e-2})
-
-
-def options_in_words(ppl):
-    options = ppl.package.FitOptions(multi_start=MultiStartOptions(num_starts="many"))
-    return ppl.fit(models.location(ppl), ppl.array(Y), options=options)
+def stock(ppl, name):
+    """An optimiser of the PPL."""
+    return getattr(ppl.lib.optim, name)(1e-2 if ppl.is_numpyro else {"lr": 1e-2})
 
 
 #: A call, as it is written, and the words of its error.
@@ -165,13 +192,10 @@ MISTAKES = {
     "fit(ppl, guide=ppl.guide(model), family='diagonal')": (
         "family= is ignored beside guide=.*Give it to the guide"
     ),
-    "fit(ppl, guide=ppl.guide(model), init_loc_fn=ppl.start_at())": (
-        "init_loc_fn= is ignored beside guide="
-    ),
-    "fit(ppl, init=fitted(ppl.name), family='diagonal')": (
+    "fit(ppl, init=result, family='diagonal')": (
         "family='diagonal' is ignored beside init=.*'covariance_cholesky'.*Leave family= out"
     ),
-    "fit(ppl, other_model(ppl), init=fitted(ppl.name))": (
+    "fit(ppl, other_model(ppl), init=result)": (
         "init= is the result of another model.*'theta' is missing there"
     ),
     "fit(ppl, init=3)": "init must be the result.*init_loc_fn",
@@ -181,7 +205,6 @@ MISTAKES = {
     "fit(ppl, guide='diagonal')": "guide must be.*family=",
     "fit(ppl, allow_prior='no')": "allow_prior must be True or False, got 'no'",
     "fit(ppl, tolerance=np.inf)": "tolerance must be .*finite",
-    "fit(ppl, tolerance='0.1')": "tolerance must be",
     "fit(ppl, curvature='exact')": "curvature='exact'",
     "fit(ppl, family='round')": "Unknown family='round'",
     "fit(ppl, guide=ppl.autoguide.AutoDelta(model))": "NaturalGaussianGuide",
@@ -196,10 +219,8 @@ MISTAKES = {
     ),
     "fit(ppl, generator(ppl))": "model model is a generator.*yield",
     "fit(ppl, generator)": "model generator ran|no latent variables.*without a sample statement",
-    "fitted(ppl.name).diagnose(0)": "num_draws must be an integer of at least 1, got 0",
-    "fitted(ppl.name).sample(-1)": "num_samples must be an integer of at least 1, got -1",
-    "fitted(ppl.name).predictive(num_samples=2.5)": "num_samples must be",
-    "fitted(ppl.name).to_arviz(0)": "num_samples must be",
+    "result.diagnose(0)": "num_draws must be an integer of at least 1, got 0",
+    "result.sample(-1)": "num_samples must be an integer of at least 1, got -1",
     "quantiles(ppl, [0.5, 1.5])": r"quantiles.*\(0, 1\)",
     "before_the_first_call(ppl)": "before its first call.*step",
     "two_guides(ppl)": "Two guides in one run .*(prefix=|AutoGuideList)",
@@ -210,12 +231,9 @@ MISTAKES = {
     ),
     "fit(ppl, init_loc_fn=ppl.start_at(mu=np.nan))": "'mu' starts at .*nan.*init_loc_fn",
     "ppl.fit(observing(ppl, y, (5,)))": r"'y' has a value of shape \(3,\).*of shape \(5,\)",
-    "nan_beside_a_bad_scale(ppl)": (
-        r"(?s)cannot run: .*scale.*\(Its argument 0 holds NaN, which is the cause if"
-    ),
-    "rule(ppl, 'Snngm', step_size=np.inf)": "(step_size|lr) must be positive and finite",
+    "ppl.optimiser('Snngm', step_size=np.inf)": "(step_size|lr) must be positive and finite",
     "options_of_the_other_package(ppl)": "keyword arguments here|takes its options in a dictionary",
-    "rule(ppl, 'Nagm', momentum='much')": r"momentum must be in \[0, 1\)",
+    "ppl.optimiser('Nagm', momentum='much')": r"momentum must be in \[0, 1\)",
     "ppl.elbo('NaturalELBO', num_particles='ten')": (
         "num_particles must be an integer of at least 1, got 'ten'"
     ),
@@ -224,9 +242,6 @@ MISTAKES = {
     ),
     "package.SVI(model, ppl.guide(model), package.BLR, ppl.elbo())": (
         r"BLR itself was given.*write BLR\(\)"
-    ),
-    "package.SVI(model, package.NaturalGaussianGuide, ppl.optimiser(), ppl.elbo())": (
-        "NaturalGaussianGuide itself was given"
     ),
     "package.NaturalELBO(num_samples=3)": (
         r"NaturalELBO has no argument num_samples=. Is num_particles= meant\?"
@@ -239,7 +254,6 @@ MISTAKES = {
     ),
     "result.sample(n_samples=3)": r"sample has no argument n_samples=. Is num_samples= meant\?",
     "result.sample(3, 10)": r"sample\(num_samples=1000, \*.* was called otherwise: too many",
-    "swapped(ppl)": r"The guide is in the place of the model: it is SVI\(model, guide",
     "ppl.call(ppl.guide(observing(ppl, [1.0, 2.0])))": (
         "Observed site 'y' has a list, and .*(Pyro|NumPyro) takes"
     ),
@@ -253,30 +267,18 @@ MISTAKES = {
     "package.SVI(len, print, ppl.optimiser(), 'elbo')": (
         r"loss must be an object such as NaturalELBO\(\), got 'elbo'"
     ),
-    "package.SVI(len, None, ppl.optimiser(), ppl.elbo())": (
-        r"guide must be a guide, NaturalGaussianGuide\(model\) say, got None"
-    ),
     "result.summary(sites=['w'])": (
         r"FitResult.summary has no argument sites=. Is var_names= meant\?"
     ),
-    "result.summary(hdi_prob=0.9)": (
-        r"FitResult.summary has no argument hdi_prob=. Is prob= meant\?"
-    ),
     "result.to_arviz(groups='posterior')": (
         "FitResult.to_arviz has no argument groups=. It has num_samples=, .*prior=, .*corrected="
-    ),
-    "result.to_arviz(draws=10)": (
-        r"FitResult.to_arviz has no argument draws=. Is num_samples= meant\?"
     ),
     "result.loo(pointwise=True)": r"FitResult.loo has no argument pointwise=. It has plate=\.",
     "result.influence(['rows'])": r"plate must be the name of one plate, or None, got \['rows'\]",
     "result.without()": (
         r"FitResult.without\(rows, plate=None\) was called otherwise: missing .* 'rows'"
     ),
-    "result.without(index=3)": r"FitResult.without has no argument index=. Is rows= meant\?",
     "result.nuts(chains=2)": r"FitResult.nuts has no argument chains=. Is num_chains= meant\?",
-    "result.nuts(tune=2)": r"FitResult.nuts has no argument tune=. Is num_warmup= meant\?",
-    "result.update(rows=3)": "update has no argument rows=, and neither has the model",
     "result.update(result.model, *result.args)": (
         "update has the model already, and argument 0 .* is the model itself: leave it out"
     ),
@@ -293,89 +295,219 @@ MISTAKES = {
     "type(result).load('fit.ngvi', len, guide='diagonal')": (
         r"guide must be a guide, such as NaturalGaussianGuide\(model\), got 'diagonal'"
     ),
+    "ppl.fit(model, y, options=package.FitOptions(multi_start=MultiStartOptions('many')))": (
+        "FitOptions.multi_start.[a-z_]+ must be of type [a-z]+, got 'many'"
+    ),
     "package.FitOptions(bananas=3)": "FitOptions has no argument bananas=. It has prior_start=",
     "ppl.fit(model, y, options=package.FitOptions(multi_start={'num_starts': 3}))": (
         r"options=FitOptions.multi_start must be of type MultiStartOptions\(...\), got \{'num"
     ),
-    "options_in_words(ppl)": "FitOptions.multi_start.num_starts must be of type int, got 'many'",
     "result.diagnostics['pareto_k']": "Diagnostics has no items: it has .*pareto_k",
     "result.diagnose(random_seed=1)": (
         r"diagnose has no argument random_seed=. Is (seed|rng_key)= meant\?"
     ),
+    "started(ppl, ppl.guide(model), model)": "The guide is in the place of the model: it is SVI",
+    # -- words of other libraries, and arguments that the model has not
+    "fit(ppl, num_steps=3)": "fit has no argument num_steps=, and neither has the.*max_steps=",
+    "fit(ppl, lr=0.1)": "There is no step size and no optimiser to give.*BLR",
+    "fit(ppl, Tolerances=1)": "Is tolerance= meant",
+    "fit(ppl, bananas=3)": "Options of fit are family=",
+    "ppl.fit(model)": r"is missing a required argument: 'y': write fit\(model, y\)",
+    "fit(ppl, None, y, 1, 2)": "takes 2 by place, not 3. Options are keywords",
+    "fit(ppl, None, y, ppl.guide(model))": "argument 1 of them.* is a guide: write guide=",
+    # -- values of options
+    "fit(ppl, time_limit='1h')": "time_limit must be positive, in seconds, or None, got '1h'",
+    "fit(ppl, checkpoint=True)": "checkpoint must be the path of a file, .* got True",
+    "fit(ppl, callback=lambda step: None)": r"callback must be .*\(step\) does not take three",
+    "fit(ppl, options={'local': 1})": r"options must be FitOptions\(...\)",
+    "fit(ppl, progress_bar='no')": "progress_bar must be True or False",
+    "fit(ppl, max_steps=1e3)": "max_steps must be an integer",
+    "fit(ppl, effort='much')": "effort must be one of 'quick'.*'much'",
+    "fit(ppl, num_components=2.5)": "num_components must be an integer of at least 1",
+    "fit(ppl, num_components=17)": r"17 is more than the 16.*MixtureOptions\(max_components=",
+    "fit(ppl, num_components=2, guide=ppl.guide(model))": "=2 is for guides that fit makes.*guide=",
+    "fit(ppl, num_components='auto', reparametrize=True)": "'auto' takes locals as they are",
+    "fit(ppl, with_a_parameter(ppl), num_components=2)": "model has parameters of its own",
+    "fit(ppl, with_a_matrix(ppl), num_components=2, family='matrix_normal')": (
+        "of a Mixture must be a family without coordinates"
+    ),
+    # -- batches
+    "ppl.fit(model, batches='data.csv')": "batches must be an iterable of batches, got 'data.csv'",
+    "ppl.fit(model, batches=np.zeros((3, 2)))": "batches must be an iterable.*row by row",
+    "ppl.fit(model, batches=(ppl.array([[1.0]]), y))": r"got one batch, it seems: write \[",
+    "ppl.fit(model, batches=iter([(y,)]))": "only once.*function that makes it",
+    "ppl.fit(model, batches=[])": "holds none",
+    # -- data
+    "ppl.fit(models.logistic(ppl), ppl.array(np.ones((3, 2))), allow_prior=False)": (
+        r"\('weights', 'y'\) are latent.*Was y= .*forgotten.*prior"
+    ),
+    "fit(ppl, None, ppl.array([1.0, np.nan, 2.0]))": "'y'.*NaN at 1 of 3 places",
+    "ppl.fit(explained(ppl, 'Normal', [1.0, np.inf, 2.0]))": (
+        r"not in its support, Real.*, at 1 of 3 .* \[1\], inf.*where its density is zero"
+    ),
+    "ppl.fit(explained(ppl, 'Poisson', [1.0, 2.0, -2.0]))": (
+        r"not in its support, Integer.*, at 1 of 3 .* \[2\], -2"
+    ),
+    "ppl.fit(explained(ppl, 'Gamma', [-1.0, -2.0, 3.0]))": (
+        r"not in its support, .*, at 2 of 3 .* \[0\], -1"
+    ),
+    "linear(ppl, np.array(['a', 'b', 'a']), y)": "argument 0 holds strings.*return_inverse=True",
+    "linear(ppl, np.array([1.0, None, 2.0], object), y)": "argument 0 holds objects",
+    "linear(ppl, np.array(['2020-01-01'] * 3, 'datetime64[D]'), y)": "argument 0 holds dates",
+    "linear(ppl, ppl.array([1.0, np.inf, 2.0]), y)": (
+        "argument 0 of the model holds NaN or infinite numbers at 1 of 3 places"
+    ),
+    "linear(ppl, (x for x in Y), y)": "argument 0 is of type generator",
+    "linear(ppl, {'x': y, 'y': y}, y)": "argument 0 is of type dict",
+    # -- sites without a distribution or a density
+    "linear(ppl, ppl.array([1.0, np.nan, 2.0]), y)": "'y' is NaN: argument 0 holds NaN at 1 of 3",
+    "linear(ppl, y, y, ppl.array([1.0, -1.0, 1.0]))": "site '?y",
+    "linear(ppl, ppl.array([1.0, 2.0]), y)": "site '?y",
+    "linear(ppl, y, y + 0j)": "site '?y",
+    "ppl.call(of_guides_name(ppl))": "has the name of the guide's own: rename",
+    "fit(ppl, drawing_rows(ppl))": "another one at each call, as .*Draw data before",
+    "ppl.call(plate_of(ppl, y))": r"Plate 'rows' must .* len\(y\), got an array of shape",
+    "fit(ppl, ppl.handlers.condition(model, data=[y]))": "Handler condition .*dict.*, got list",
+    # -- results
+    "result.nuts(0)": "num_samples",
+    "result.nuts(num_warmup=-1)": "num_warmup",
+    "result.nuts(num_chains=0)": "num_chains",
+    "result.nuts(target_accept_prob=1.5)": "target_accept_prob",
+    "result.without([1, [2, 3]])": r"rows must be numbers of rows from 0 .*flatnonzero\(mas",
+    "result.without(12)": "numbers of rows from 0 to 11",
+    "result.influence()['row']": "by their place in the order of influence",
+    "result.influence().plot('all')": "num must be an integer of at least 1, got 'all'",
+    "result.influence('row')": "There is no plate 'row'; the plates are 'data'",
+    "result.get_samples": r"no attribute 'get_samples': write result.sample\(1000\)",
+    "result.bananas": "has no attribute 'bananas'. It has .*bound.*loo",
+    "result.boundd": "no attribute 'boundd'. Is bound meant",
+    "result.diagnostics.khat": "Diagnostics has no .*'khat': write pareto_k",
+    "result.trace.loss": "Trace has no attribute 'loss'. Is losses meant",
+    "result.summary('beta')": "var_names= has 'beta'; the latent sites are 'weights'",
+    "result.summary(prob=95)": "prob must be between 0 and 1",
+    "result.sample(10, corrected='yes')": "corrected",
+    "package.tempered(lambda: None, -1.0)": "temperature must be positive and finite",
+    "package.tempered(lambda: None, 'cold')": "temperature must be positive and finite",
+    "package.tempered(None, 1.0)": "model must be a function",
 }
+
+
+def names(ppl):
+    """What the rows name."""
+    one, y = models.location(ppl), ppl.array(Y)
+    found = {"ppl": ppl, "result": shared_result(ppl), "package": ppl.package}
+    return {**globals(), **found, "model": one, "y": y, "column": ppl.array(Y[:, None])}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.filterwarnings("ignore:Found")
 def test_a_mistake_is_named_with_its_way_out(ppl, mistake):
-    names = {"ppl": ppl, "result": shared_result(ppl), "package": ppl.package}
-    names |= {"model": models.location(ppl), "y": ppl.array(Y)}
-    with pytest.raises((ValueError, TypeError, RuntimeError), match=MISTAKES[mistake]):
-        eval(mistake, {**globals(), **names})
+    kinds = (ValueError, TypeError, RuntimeError, AttributeError, IndexError)
+    with pytest.raises(kinds) as told:
+        eval(mistake, names(ppl))
+    said = " ".join([str(told.value), *getattr(told.value, "__notes__", ())])
+    assert re.search(MISTAKES[mistake], said), said
 
 
-def test_two_threads_fit_one_after_the_other(ppl):
-    means = {}
+#: A call, as it is written, and the words of its warning.
+WARNINGS = {
+    "fit(ppl, callback=lambda *_: True)": "not converged: callback=",
+    "fit(ppl, named_as_an_option(ppl), tolerance=0.1)": (
+        "tolerance= is taken as fit's own.*by its place"
+    ),
+    "ppl.call(ppl.guide(observing(ppl, column)))": r"'y' has data of shape \(3, 1\).*to \(3, 3\)",
+    "ppl.call(ppl.guide(observing(ppl, column, event_dim=1)))": (
+        r"'y' has data of shape \(3, 1\).*to \(3, 3\)"
+    ),
+    "linear(ppl, column, y)": "counts several times",
+    "fit(ppl, conditioned(ppl), max_steps=1, effort='quick')": (
+        "Handler condition has a value for 'Mu', which is.*'mu' me"
+    ),
+    "started(ppl, other_model(ppl), ppl.guide(other_model(ppl)))": (
+        r"'theta'.* latent, so that this SVI learns the prior"
+    ),
+    "svi(ppl, stock(ppl, 'Adam'), ppl.elbo())": "Adam divides each coordinate.*BLR.*Snngm",
+    "svi(ppl, stock(ppl, 'ClippedAdam'), ppl.elbo())": "Adam divides each coordinate",
+}
 
-    def work(shift):
-        with ppl.float64():
-            result = ppl.fit(models.location(ppl), ppl.array(Y + shift))
-            means[shift] = float(ppl.numpy(result.family.mean)[0])
 
-    threads = [threading.Thread(target=work, args=(shift,)) for shift in (0.0, 1.0)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert means[1.0] - means[0.0] == pytest.approx(1.0, abs=0.1)
+@pytest.mark.parametrize("call", WARNINGS)
+@pytest.mark.filterwarnings("ignore")
+def test_what_may_be_meant_is_warned_of(ppl, call):
+    with pytest.warns(UserWarning, match=WARNINGS[call]):
+        eval(call, names(ppl))
 
 
-def test_data_that_are_broadcast_against_their_distribution_are_warned_of(ppl):
-    column = ppl.array(Y[:, None])
-    for model in (observing(ppl, column), observing(ppl, column, event_dim=1)):
-        with pytest.warns(UserWarning, match=r"'y' has data of shape \(3, 1\).*to \(3, 3\)"):
-            ppl.call(ppl.guide(model))
+def test_what_is_meant_is_not_warned_of(ppl):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ppl.call(ppl.guide(observing(ppl, ppl.array(Y), ())))  # a plate without its name
         ppl.call(ppl.guide(observing(ppl, ppl.array(1.0), event_dim=1)))
+        fit(ppl, named_as_an_option(ppl), ppl.array(Y), 1.0, tolerance=0.1)
+        svi(ppl, ppl.optimiser("Snngm"), ppl.elbo())
+        svi(ppl, stock(ppl, "SGD"), ppl.elbo())
 
 
-def test_an_option_with_the_name_of_an_argument_of_the_model_is_warned_of(ppl):
-    def model(y, tolerance=2.0):
-        normal(ppl, scale=tolerance)
+@pytest.mark.parametrize("kind", ["filled in", "masked", "beyond a support that moves"])
+def test_data_that_a_model_expects_are_no_fault(ppl, kind):
+    x = ppl.array([1.0, -2.0, 2.0] if kind == "masked" else [1.0, np.nan, 50.0])
 
-    with pytest.warns(UserWarning, match="tolerance= is taken as fit's own.*by its place"):
-        fit(ppl, model, tolerance=0.1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fit(ppl, model, ppl.array(Y), 1.0, tolerance=0.1)
+    def model(x):
+        a = ppl.sample("a", ppl.dist.LogNormal(ppl.array(0.0), 1.0))
+        fn, data = ppl.dist.Poisson(a).mask(x >= 0), x
+        if kind != "masked":
+            fn = ppl.dist.Normal(a, 1.0) if kind == "filled in" else ppl.dist.Uniform(0.0 * a, a)
+            data = ppl.np.where(ppl.np.isnan(x), ppl.array(0.5), x)
+        with ppl.plate("rows", 3):
+            ppl.sample("y", fn, obs=data)
+
+    seen = ppl.module("inference.first_look").look(model, (x,), {})
+    assert seen.latents == ["a"] and not seen.odd and not seen.without_density
 
 
-def test_a_warning_of_a_fit_points_to_the_line_that_called_it(ppl):
-    from ngvi._warn import warn
-
+def test_a_warning_points_to_the_line_that_called(ppl):
     with pytest.warns(UserWarning, match="not converged: callback=") as told:
         ppl.package.fit(
             models.location(ppl), ppl.array(Y), callback=lambda *_: True, progress_bar=False
         )
     assert {one.filename for one in told if "not converged" in str(one.message)} == {__file__}
-    column = ppl.array(Y[:, None])
-    with pytest.warns(UserWarning, match="'y' has data of shape") as told:
-        ppl.call(ppl.guide(observing(ppl, column)))
-    assert told[0].filename.endswith(("test_messages.py", "ppl.py"))  # of the model, or its call
-    with pytest.warns(UserWarning, match="of a thread") as told:
-        warn("of a thread")
-    assert told[0].filename == __file__
 
 
-def test_traced_step_sizes_pass_numpyro():
-    optax = pytest.importorskip("optax")
-    ppl = load("numpyro")
-    with ppl.float64():
-        optimiser = optax.inject_hyperparams(ppl.package.Snngm)(step_size=0.01)
-        svi = ppl.svi(models.location(ppl), "diagonal", optimiser, ppl.elbo(), (Y,))
-        assert np.isfinite(svi.run(2)).all()
+def test_more_latents_than_a_matrix_or_a_fit_takes_are_refused_at_once(ppl, monkeypatch):
+    model = models.location(ppl)
+    monkeypatch.setattr("ngvi.families.dense.DenseFamily.max_dim", 0)
+    with pytest.raises(ValueError, match="family='precision' would hold matrices of 1 x 1.*'diag"):
+        ppl.call(ppl.guide(model, "precision"), ppl.array(Y))
+    monkeypatch.undo()
+    monkeypatch.setattr("ngvi.inference.set_up.MANY", 0)
+    with pytest.raises(ValueError, match=r"1 latents without locals.*NaturalELBO\(1, 'stein'\)"):
+        fit(ppl)
+
+
+def test_the_state_of_another_optimiser_is_refused(ppl):
+    model, y = models.location(ppl), ppl.array(Y)
+
+    def run(name):
+        ppl.forget()
+        rule, guide = ppl.optimiser(name), ppl.guide(model, "diagonal")
+        return rule, ppl.infer.SVI(model, guide, rule, ppl.elbo("NaturalELBO"))
+
+    (rule, first), words = run("BLR"), "Snngm was given the state of another optimiser"
+    if ppl.is_numpyro:
+        import jax
+
+        state, (_, second) = first.init(jax.random.key(0), y), run("Snngm")
+        second.init(jax.random.key(0), y)
+        with pytest.raises(ValueError, match=words):
+            jax.jit(second.update)(state, y)
+        return
+    first.step(y)
+    other, second = run("Snngm")
+    other.set_state(rule.get_state())
+    with pytest.raises(ValueError, match="state is of another optimiser"):
+        second.step(y)
+    with pytest.raises(ValueError, match=words):
+        other.set_state({"posterior.loc": {"exp_avg": 1.0}})
 
 
 def test_what_only_torch_can_do_wrong_pyro():
@@ -398,12 +530,25 @@ def test_what_only_torch_can_do_wrong_pyro():
         if normal(ppl) > 0.5:
             normal(ppl, "late")
 
+    def dropping(y):
+        noisy = torch.nn.functional.dropout(normal(ppl) * torch.ones(30))
+        ppl.sample("y", ppl.dist.Normal(noisy, 1.0).to_event(1), obs=torch.ones(30))
+
+    def number(y):
+        ppl.sample("mu", 0.5)
+
+    def of_torch(y):
+        ppl.sample("mu", torch.distributions.Normal(torch.zeros(()), 1.0))
+
     with ppl.float64():
         y = ppl.array(Y)
         for model, data, words in (
             (half, y, "'mu' is torch.bfloat16.*float32"),
             (fickle, y, "'late' was missing.*torch.where"),
             (growing, y, r"'mu' has events of shape \((1|2),\)"),
+            (dropping, y, "another one at each call, as at site 'y'"),
+            (number, y, "Sample site 'mu' has .*a distribution of pyro.distributi"),
+            (of_torch, y, "Sample site 'mu' has .*a distribution of pyro.distributi"),
             (models.location(ppl), Y, "'y' has a ndarray.*torch.as_tensor"),
         ):
             with pytest.raises((ValueError, TypeError), match=words):
@@ -431,119 +576,29 @@ def test_what_only_torch_can_do_wrong_pyro():
                     needs_gradients()
 
 
-# -- doors
+def test_what_only_jax_can_do_wrong_numpyro(numpyro_backend):
+    import optax
 
+    ppl = numpyro_backend
 
-@pytest.mark.parametrize(
-    ("args", "kwargs", "words"),
-    [
-        ((), {"lr": 1.0}, r"Box.open has no argument lr=. Is step_size= meant\?"),
-        ((), {"lids": 1.0}, r"has no argument lids=. Is lid= meant\?"),
-        ((), {"height": 1.0}, r"has no argument height=. It has step_size=, lid=\."),
-        ((1, 2), {}, r"Box.open\(step_size=1.0, \*, lid=True\) was called otherwise: too many"),
-    ],
-)
-def test_a_call_that_is_none_is_told_with_the_right_one(args, kwargs, words):
-    with pytest.raises(TypeError, match=words):
-        Box().open(*args, **kwargs)
-    assert Box().open(2.0, lid=False) == 2.0
+    def by_group(group, y):
+        factor = ppl.sample("factor", ppl.dist.LKJCholesky(2, 1.0))  # which indexes beyond an end
+        u = ppl.sample("u", ppl.dist.Normal(ppl.np.zeros(3), 1.0).to_event(1))
+        ppl.sample("y", ppl.dist.Normal(u[group] + factor[0, 0], 1.0).to_event(1), obs=y)
 
-
-def test_values_at_the_doors_of_results_are_refused_by_name(ppl):
-    fitted = shared_result(ppl)
-    with pytest.raises(ValueError, match=r"rows must be numbers of rows from 0 .*flatnonzero\(mas"):
-        fitted.without([1, [2, 3]])
-    found = fitted.influence()
-    assert found[-1]["row"] == list(found)[-1]["row"]
-    for index in ("row", len(found), 0.5):
-        with pytest.raises(IndexError, match="by their place in the order of influence"):
-            found[index]
-    with pytest.raises(ValueError, match="num must be an integer of at least 1, got 'all'"):
-        found.plot("all")
-
-
-def test_what_results_of_other_libraries_have_is_told(ppl):
-    fitted = shared_result(ppl)
-    for name, words in (("get_samples", r"sample\(1000\)"), ("elbo", "bound"), ("mean", "summary")):
-        with pytest.raises(AttributeError, match=f"no attribute '{name}': write result.{words}"):
-            getattr(fitted, name)
-    with pytest.raises(AttributeError, match="has no attribute 'bananas'. It has .*bound.*loo"):
-        fitted.bananas  # noqa: B018
-    with pytest.raises(AttributeError, match="no attribute 'boundd'. Is bound meant"):
-        fitted.boundd  # noqa: B018
-    with pytest.raises(AttributeError, match="Diagnostics has no .*'khat': write pareto_k"):
-        fitted.diagnostics.khat  # noqa: B018
-    with pytest.raises(AttributeError, match="Trace has no attribute 'loss'. Is losses meant"):
-        fitted.trace.loss  # noqa: B018
-    assert copy.copy(fitted).bound == fitted.bound
-
-
-@pytest.mark.parametrize("name", ["Adam", "ClippedAdam"])
-def test_an_optimiser_that_undoes_natural_gradients_is_warned_of(ppl, name):
-    words = rf"(Adam|{name}) divides each coordinate.*BLR\(\) with NaturalELBO\(\), or Snngm\(\)"
-    with pytest.warns(UserWarning, match=words) as told:
-        svi(ppl, optimiser(ppl, name), ppl.elbo("Trace_ELBO"))
-    found = [one for one in told if "divides" in str(one.message)]
-    assert [one.filename for one in found] == [__file__]
-
-
-def test_optimisers_of_ours_and_plain_gradients_are_not_warned_of(ppl):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*divides each coordinate")
-        svi(ppl, ppl.optimiser("Snngm"), ppl.elbo("Trace_ELBO"))
-        svi(ppl, optimiser(ppl, "SGD"), ppl.elbo("Trace_ELBO"))
-
-
-def test_optax_is_looked_into_numpyro(numpyro_backend):
-    optax = pytest.importorskip("optax")
-    ppl = load("numpyro")
+    look, y = ppl.module("inference.first_look").look, np.zeros(4)
+    assert look(by_group, (np.array([0, 1, 2, 0]), y), {}).beyond == ""
+    with pytest.warns(UserWarning, match="beyond the end of an array .*index 3 .*from one?"):
+        ppl.fit(by_group, np.array([0, 1, 2, 3]), y, max_steps=1, effort="quick")
     with pytest.warns(UserWarning, match="The optimiser divides each coordinate"):
-        svi(ppl, optax.adam(1e-2), ppl.elbo("Trace_ELBO"))
+        svi(ppl, optax.adam(1e-2), ppl.elbo())
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*divides each coordinate")
-        svi(ppl, optax.chain(ppl.optimiser("Snngm"), optax.scale(1.0)), ppl.elbo("Trace_ELBO"))
+        svi(ppl, optax.chain(ppl.optimiser("Snngm"), optax.scale(1.0)), ppl.elbo())
+    traced_step_size = optax.inject_hyperparams(ppl.package.Snngm)(step_size=0.01)
+    run = ppl.svi(models.location(ppl), "diagonal", traced_step_size, ppl.elbo(), (Y,))
+    assert np.isfinite(run.run(2)).all()
 
 
-def test_the_state_of_another_optimiser_is_refused_numpyro(numpyro_backend):
-    import jax
-
-    ppl = load("numpyro")
-    model, y = models.location(ppl), ppl.array(Y)
-
-    def run(name):
-        parts = ppl.guide(model, "diagonal"), ppl.optimiser(name), ppl.elbo("NaturalELBO")
-        return ppl.infer.SVI(model, *parts)
-
-    first, second = run("BLR"), run("Snngm")
-    state = first.init(jax.random.key(0), y)
-    second.init(jax.random.key(0), y)
-    with pytest.raises(ValueError, match="Snngm was given the state of another optimiser"):
-        jax.jit(second.update)(state, y)
-
-
-def test_the_state_of_another_optimiser_is_refused_pyro(pyro_backend):
-    ppl = load("pyro")
-    model, y = models.location(ppl), ppl.array(Y)
-
-    def run(name):
-        ppl.forget()
-        made = ppl.optimiser(name)
-        svi = ppl.infer.SVI(model, ppl.guide(model, "diagonal"), made, ppl.elbo("NaturalELBO"))
-        return svi, made
-
-    svi_first, first = run("BLR")
-    svi_first.step(y)
-    svi_second, second = run("Snngm")
-    second.set_state(first.get_state())
-    with pytest.raises(ValueError, match="state is of another optimiser"):
-        svi_second.step(y)
-    with pytest.raises(ValueError, match="Snngm was given the state of another optimiser"):
-        second.set_state({"posterior.loc": {"exp_avg": 1.0}})
-
-
-def test_the_table_of_other_libraries_words_is_short_and_no_name_of_ours_is_in_it():
-    rows = [
-        (call, here, words.split()) for call in ELSEWHERE for here, words in ELSEWHERE[call].items()
-    ]
-    assert len(rows) <= 60
-    assert not [here for call, here, words in rows if here in words]
+def test_the_table_of_other_libraries_words_is_short():
+    assert sum(map(len, ELSEWHERE.values())) <= 60

@@ -79,11 +79,3 @@ def test_a_temperature_of_one_is_the_model(ppl, rows):
     model, args = regression(ppl, *rows)
     losses = [losses_of(ppl, one, args) for one in (ppl.package.tempered(model, 1.0), model)]
     np.testing.assert_array_equal(*losses)
-
-
-@pytest.mark.parametrize("temperature", [0, -1.0, math.inf, math.nan, "cold", None])
-def test_what_is_no_temperature_is_named(ppl, temperature):
-    with pytest.raises(ValueError, match="temperature must be positive and finite"):
-        ppl.package.tempered(lambda: None, temperature)
-    with pytest.raises(TypeError, match="model must be a function"):
-        ppl.package.tempered(None, 1.0)

@@ -252,19 +252,3 @@ def test_minibatches_and_lists_are_refused_with_the_way_out(ppl):
     fitted = result(ppl, two_latents(ppl), guide=guide, gaussian=gaussian, at=at)
     with pytest.raises(ValueError, match="no NaturalGaussianGuide"):
         fitted.nuts()
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"num_samples": 0},
-        {"num_warmup": -1},
-        {"num_chains": 0},
-        {"target_accept_prob": 1.5},
-        {"progress_bar": "no"},
-    ],
-    ids=lambda wrong: next(iter(wrong)),
-)
-def test_arguments_are_refused_by_name(pyro_backend, wrong):
-    with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
-        shared_result(pyro_backend).nuts(**wrong)

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 
 from ngvi.inference import monitor as clock
 from ngvi.inference.api import optimise
@@ -73,16 +72,6 @@ def test_no_evaluation_of_the_search_begins_after_the_limit(monkeypatch):
         outcome, times = solved(monkeypatch, time_limit=limit)
         assert outcome.ending is not None
         assert times.seconds < limit + 30
-
-
-def test_what_efforts_stand_for():
-    shares = [
-        Request(0.05, 10, effort=effort).share for effort in ("quick", "standard", "thorough")
-    ]
-    assert shares == sorted(shares)
-    assert shares[0] == 0.0
-    with pytest.raises(ValueError, match=r"effort must be one of 'quick'.*'much'"):
-        Request(0.05, 10, effort="much")
 
 
 def test_a_quick_fit_claims_nothing_of_other_optima(monkeypatch):

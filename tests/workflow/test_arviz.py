@@ -133,17 +133,6 @@ def test_a_summary_is_of_sites_in_their_own_space(ppl):
     assert table.loc["sigma", "5%"] > 0
 
 
-def test_a_summary_refuses_names_and_probabilities(pyro_backend):
-    pytest.importorskip("pandas")
-    fitted = conjugate_result(pyro_backend)
-    with pytest.raises(ValueError, match=r"var_names= has 'beta'; the latent sites are 'weights'"):
-        fitted.summary("beta")
-    with pytest.raises(ValueError, match=r"var_names= has 3; the latent sites are 'weights'"):
-        fitted.summary(3)
-    with pytest.raises(ValueError, match="prob must be between 0 and 1"):
-        fitted.summary(prob=95)
-
-
 @pytest.mark.parametrize("why", ["minibatches", "each worker has a part of the rows"])
 def test_a_summary_without_weights_of_all_data_says_why(pyro_backend, why):
     pytest.importorskip("pandas")

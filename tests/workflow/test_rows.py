@@ -276,11 +276,6 @@ def test_a_factor_has_no_rows(ppl):
         fitted.sites()
 
 
-def test_a_plate_that_is_not_there_is_named_with_those_that_are(ppl):
-    with pytest.raises(ValueError, match="There is no plate 'row'; the plates are 'data'"):
-        shared_result(ppl).influence("row")
-
-
 @pytest.mark.parametrize(
     ("rows", "words"),
     [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import models
-from tests.inference.results import conjugate_result, result, shared_result
+from tests.inference.results import result, shared_result
 from tests.ppl import SLOW_IN_NUMPYRO, load
 
 FIRST = 7
@@ -97,62 +97,29 @@ def test_new_groups_are_new_latents(ppl):
         fitted.update(ppl.index([2]), ppl.array([0.3]), 2)
 
 
-def test_rows_that_do_not_fit_the_model_are_refused(ppl):
-    first, (X, y), _ = halves(ppl)
-    with pytest.raises(ValueError, match="update.. "):
-        first.update(X[:, :2], y)
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "words"),
+    [
+        ("vector", np.ones((4, 2)), np.ones((3, 3)), r"'y', whose plates .rows. want \(3, 2\)"),
+        ("vector", np.ones((4, 2)), np.ones(3), r"'y', whose plates .rows. want \(3, 2\)"),
+        ("binary", [1.0, 0.0], [1.0, 7.5, 0.0], "Observed site 'y' .*not in its support"),
+        ("number", [0.1, 0.2], [0.3, 0.1], r"'y', whose plates .rows. want \(3,\)|not run"),
+        ("indexed", [0.1, 0.2], [0.3, 0.1], r"update\(\) .*does not run: .*out.of"),
+    ],
+)
+def test_rows_that_do_not_fit_the_model_are_refused_by_the_site(ppl, kind, old, new, words):
+    zero = ppl.array(np.zeros(2) if kind == "vector" else 0.0)
 
-
-def test_new_rows_of_another_width_are_refused_by_the_site(ppl):
-    def model(y):
-        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(np.zeros(2)), 1.0).to_event(1))
-        with ppl.plate("rows", len(y)):
-            ppl.sample("y", ppl.dist.Normal(mean, 1.0).to_event(1), obs=y)
-
-    fitted = result(ppl, model, (ppl.array(np.ones((4, 2))),))
-    for shape in (3, 3), (3,):
-        with pytest.raises(ValueError, match=r"for 'y', whose plates .rows. want \(3, 2\)"):
-            fitted.update(ppl.array(np.ones(shape)))
-
-
-def test_data_that_fit_refuses_are_no_new_rows(ppl):
-    def model(y):
-        rate = ppl.sample("rate", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        with ppl.plate("rows", len(y)):
-            ppl.sample("y", ppl.dist.Bernoulli(logits=rate), obs=y)
-
-    fitted = result(ppl, model, (ppl.array([1.0, 0.0]),))
-    with pytest.raises(ValueError, match="Observed site 'y' .*not in its support"):
-        fitted.update(ppl.array([1.0, 7.5]))
-
-
-def test_data_of_another_size_than_their_plate_are_refused(ppl):
     def model(x, y):
-        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        with ppl.plate("rows", len(x)):
-            ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=y)
-
-    fitted = result(ppl, model, (ppl.array([1.0, 2.0]), ppl.array([0.1, 0.2])))
-    with pytest.raises(ValueError, match=r"'y', whose plates .rows. want \(3,\)|not run"):
-        fitted.update(ppl.array([1.0, 2.0, 3.0]), ppl.array([0.3, 0.1]))
-
-
-def test_data_that_end_before_their_plate_are_refused(ppl):
-    def model(x, y):
-        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        mean = ppl.sample("mean", ppl.dist.Normal(zero, 1.0).to_event(zero.ndim))
+        fn = ppl.dist.Normal(mean, 1.0).to_event(zero.ndim)
+        fn = ppl.dist.Bernoulli(logits=mean) if kind == "binary" else fn
         with ppl.plate("rows", len(x)) as rows:
-            ppl.sample("y", ppl.dist.Normal(mean + x, 1.0), obs=y[rows])
+            ppl.sample("y", fn, obs=y[rows] if kind == "indexed" else y)
 
-    fitted = result(ppl, model, (ppl.array([1.0, 2.0]), ppl.array([0.1, 0.2])))
-    with pytest.raises(ValueError, match=r"update\(\) .*does not run: .*out.of"):
-        fitted.update(ppl.array([1.0, 2.0, 3.0]), ppl.array([0.3, 0.1]))
-
-
-def test_rows_that_are_not_there_cannot_be_left_out(pyro_backend):
-    fitted = conjugate_result(pyro_backend)
-    for rows in (12, [-1], "3", 0.5):
-        with pytest.raises(ValueError, match="numbers of rows from 0 to 11"):
-            fitted.without(rows)
+    fitted = result(ppl, model, (ppl.array(np.ones(len(old))), ppl.array(old)))
+    with pytest.raises(ValueError, match=words):
+        fitted.update(ppl.array(np.ones(3)), ppl.array(new))
 
 
 def test_nuts_of_other_rows_is_refused(pyro_backend):
