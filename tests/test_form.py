@@ -71,8 +71,6 @@ CONSTANTS = {
     "ngvi.latents.forest.MAX_DENSIFIED_DIM": "memory: where a refusal begins",
     "ngvi.latents.forest.MAX_RUNS": SPEED,
     "ngvi.latents.hierarchy.MAX_GLOBALS": "memory: where a refusal begins",
-    "ngvi.latents.picture.MAX_NAMES": "size of a picture",
-    "ngvi.latents.picture.MAX_PIXELS": "size of a picture",
     "ngvi.linalg.arrow_step.MAX_ENTRY": "range of single precision",
     "ngvi.linalg.batched.SMALL": SPEED,
     "ngvi.linalg.matrices.SMALL_TRIANGLE": SPEED,

@@ -3,7 +3,6 @@
 import importlib
 from typing import Any
 
-from ngvi.latents.picture import plot_structure
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.dense import CovarianceCholesky, PrecisionCholesky
 from numpyro_ngvi.families.diagonal import Diagonal
@@ -21,7 +20,6 @@ __all__ = [
     "Mixture",
     "PrecisionCholesky",
     "SparsePrecision",
-    "plot_structure",
 ]
 
 #: Families of networks, by name, which are imported when they are asked for.
@@ -31,4 +29,6 @@ IN_NETWORKS = {"matrix_normal": "MatrixNormal"}
 def __getattr__(name: str) -> Any:
     if name in IN_NETWORKS.values():
         return getattr(importlib.import_module("numpyro_ngvi.networks.matrix_normal"), name)
+    if name == "plot_structure":
+        raise AttributeError("plot_structure is gone: print(guide) says which latents are coupled.")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
