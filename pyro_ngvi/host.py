@@ -3,8 +3,8 @@
 Elsewhere than on a CPU Python runs ahead of the device, and whoever reads a number waits until all
 is done that it follows from. A step needs to know a few: the loss, which ``SVI`` returns, whether
 draws are to be left out, how far a step leads. Numbers that are known early and wanted late wait
-for one another (:class:`Reads`). Whether a step is taken is decided on the device, by ``where``,
-and Python hears of it when it begins the next one (:class:`~ngvi.optim.arriving.Arriving`).
+for one another (:class:`Reads`). Whether a step
+is taken is one of them.
 
 ``tests/test_host_reads.py`` counts what is left. In JAX nothing is read.
 """

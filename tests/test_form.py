@@ -77,7 +77,6 @@ CONSTANTS = {
     "ngvi.networks.examples.FEW_NUMBERS": MEMORY,
     "ngvi.optim.quasi_newton.LARGEST_SQUARE": "range of single precision",
     "ngvi.optim.rule.TINY": "range of single precision",
-    "ngvi.networks.torch.first_loss.MAX_NODES": "length of a search in a graph",
     "ngvi.networks.torch.vectors.ELSEWHERE": SPEED,
     "ngvi.networks.torch.vectors.ON_CPU": SPEED,
     "numpyro_ngvi.estimators.draws.MAX_SOBOL_DIM": "dimensions of SciPy's table",

@@ -171,7 +171,7 @@ class BlrRule(NamedTuple):
         if isinstance(self.step_size, StepDecay):
             triples = zip(families, directions, state.change, strict=True)
             found = [steps.mean_products(family, one, last.loc) for family, one, last in triples]
-            slope, square = on.flowing(*(sum(same) for same in zip(*found, strict=True)))
+            slope, square = on.numbers(*(sum(same) for same in zip(*found, strict=True)))
             decay = self.step_size.judge(DecayState(*state.progress), slope, count)
             rate = self.step_size.rate(decay, square, sum(family.dim for family in families))
             return _Known(TrustRegionState(), on.kept(decay, families), rate, [], None)

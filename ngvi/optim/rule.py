@@ -56,8 +56,6 @@ class Algebra:
     eps: ClassVar[Any]  #: the unit of precision of a tensor's dtype
     #: Tensors without axes as numbers, read at once; what is a number stays one.
     numbers: ClassVar[Any]
-    #: The same for numbers that nothing branches by: left where they are if Python would wait.
-    flowing: ClassVar[Any]
     #: A function of none that gives the same, read with the next numbers that are, or when called.
     later: ClassVar[Any]
     #: ``measured(compute, measure)``: what ``compute()`` returns, which may be called twice, and

@@ -40,8 +40,6 @@ class Algebra(rule.Algebra):
     def numbers(self, *values: jax.Array) -> tuple[jax.Array, ...]:
         return values
 
-    flowing = numbers
-
     def later(self, *values: jax.Array) -> Callable[[], tuple[jax.Array, ...]]:
         return lambda: values
 

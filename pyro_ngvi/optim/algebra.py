@@ -13,7 +13,6 @@ from torch import Tensor
 from ngvi.families import direction
 from ngvi.families.direction import Families
 from ngvi.optim import rule, two_loop
-from ngvi.optim.arriving import is_at_hand
 from ngvi.optim.trust_region import LineSearchState
 from pyro_ngvi.host import Reads
 
@@ -60,9 +59,6 @@ class Algebra(rule.Algebra):
     def numbers(self, *values: Tensor | float) -> list[float]:
         found = iter(self._reads.now(*(value for value in values if isinstance(value, Tensor))))
         return [next(found) if isinstance(value, Tensor) else value for value in values]
-
-    def flowing(self, *values: Tensor) -> list[Any]:
-        return self.numbers(*values) if all(map(is_at_hand, values)) else list(values)
 
     def later(self, *values: Tensor) -> Callable[[], list[float]]:
         return self._reads.later(*values)

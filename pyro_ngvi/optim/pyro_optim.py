@@ -111,7 +111,7 @@ class JointOptim(PyroOptim):
             tensor.grad = None
         if not model_parameters:
             return
-        if joint.settled():
+        if joint.was_taken:
             self.other(model_parameters, *args, **kwargs)
         elif joint.recovers(tensors):  # their last step is taken back with the families'
             for tensor in model_parameters:

@@ -7,16 +7,12 @@ What all natural-gradient optimisers share:
   stay as they are (or return to an earlier point, if the rule can
   ``recover``; it gives such a result to take a step back), and
   ``num_skipped`` counts it.
-
-The device decides whether it takes a step, and Python hears of it in time for the next one
-(:mod:`pyro_ngvi.host`); on a CPU at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -24,7 +20,6 @@ from torch import Tensor
 
 from ngvi._warn import warn
 from ngvi.families.direction import Families, values
-from ngvi.optim.arriving import Arriving
 from ngvi.optim.rule import Rule
 from ngvi.optim.with_conjugate import WithConjugate, parted, with_conjugate
 from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
@@ -40,15 +35,6 @@ class JointState(NamedTuple):
     rule: Any  #: state of the natural-gradient rule
 
 
-class _Attempt(NamedTuple):
-    """A step of which it is not known yet whether the device took it."""
-
-    owners: tuple[str, ...]
-    taken: Arriving
-    after: JointState
-    back: JointState  #: what holds if it did not
-
-
 class JointOptimizer(torch.optim.Optimizer):
     """A torch optimiser that moves whole families by a rule, which a subclass names.
 
@@ -60,6 +46,7 @@ class JointOptimizer(torch.optim.Optimizer):
     :param params: tensors, or groups of them, as in ``torch.optim``.
     :param options: options of every group, ``lr`` and ``momentum`` among them.
     :ivar states: what is remembered, by the names of the posteriors that move together.
+    :ivar was_taken: whether the last step was taken.
     :raises ValueError: if an option is unknown or out of range, or if a tensor is not a
         coordinate of a family.
     """
@@ -76,8 +63,7 @@ class JointOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable, **options: Any) -> None:
         self.check_options(options)
         self.states: dict[tuple[str, ...], JointState] = {}
-        self._attempt: _Attempt | None = None
-        self._was_taken = True
+        self.was_taken = True
         super().__init__(params, {**self.default_options, **options})
 
     # -- options ----------------------------------------------------------------------
@@ -160,7 +146,7 @@ class JointOptimizer(torch.optim.Optimizer):
     def step(
         self, closure: Callable[[], Any] | None = None, *, others: Iterable[Tensor] = ()
     ) -> Any:
-        """Move every family whose coordinates have gradients; :meth:`settled` says whether.
+        """Move every family whose coordinates have gradients; ``was_taken`` says whether.
 
         :param closure: re-evaluates the loss, as in ``torch.optim``.
         :param others: what must be finite besides, for the step to be taken.
@@ -173,7 +159,6 @@ class JointOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         params = [param for param in self._params() if param.grad is not None]
-        self.settled()
         families = families_in(params)
         if not families:
             return loss
@@ -187,43 +172,22 @@ class JointOptimizer(torch.optim.Optimizer):
         try:
             with label("rule"):
                 moved, rule_state = rule.step(gradients, state.rule, here, state.count)
+            self.was_taken = bool(_finite([*extremes, *_extremes(values(moved))]))
         except FailedError:
-            self._skip(owners, families)
-            return loss
-        flag = _finite([*extremes, *_extremes(values(moved))])
-        taken = Arriving(flag)
-        after = JointState(state.count + 1, state.num_skipped, rule_state)
-        if not (taken.is_here or not state.count):  # the first may be an error
-            earlier, back = _recovered(rule, state, here)
-            each = zip(moved, earlier, strict=True)
-            _copy([new.map(partial(torch.where, flag), old) for new, old in each], families)
-            self._attempt = _Attempt(owners, taken, after, back)
-        elif taken:
+            self.was_taken = False
+        if self.was_taken:
             _copy(moved, families)
-            self.states[owners], self._was_taken = after, True
+            self.states[owners] = JointState(state.count + 1, state.num_skipped, rule_state)
         else:
-            self.states[owners] = state
-            self._skip(owners, families)
+            self._skip(owners, state, families)
         return loss
 
-    def settled(self) -> bool:
-        """Whether the last step was taken, for which this may wait."""
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            self._was_taken = bool(attempt.taken)
-            self.states[attempt.owners] = attempt.after if self._was_taken else attempt.back
-            if not self._was_taken:
-                _warn(attempt.owners)
-        return self._was_taken
-
-    def _skip(self, owners: tuple[str, ...], families: Families) -> None:
+    def _skip(self, owners: tuple[str, ...], state: JointState, families: Families) -> None:
         """Count a step that is not taken.
 
         :raises ValueError: if no step has been taken at all.
         """
-        self._was_taken = False
-        state = self.states.get(owners)
-        if state is None or not state.count:
+        if not state.count:
             raise ValueError(
                 f"The first gradient of {', '.join(owners)} is not finite: the bound is not "
                 "finite where the guide starts. Start elsewhere (init_loc_fn=), narrower "
@@ -231,10 +195,14 @@ class JointOptimizer(torch.optim.Optimizer):
                 "what computes in float16 for numbers beyond 65,504."
             )
         here = [family.detach() for family in families]
-        earlier, self.states[owners] = _recovered(self._rule(families), state, here)
+        earlier, rule_state = self._rule(families).recover(state.rule, here)
+        self.states[owners] = JointState(state.count, state.num_skipped + 1, rule_state)
         if earlier is not here:
             _copy(earlier, families)
-        _warn(owners)
+        warn(
+            f"A step of {', '.join(owners)} was skipped: a gradient or the step's result is not "
+            "finite, or the step before led far off. Parameters keep their last good value."
+        )
 
     def recovers(self, params: Iterable[Tensor]) -> bool:
         """Whether a step that leads to where nothing is finite is taken back."""
@@ -242,21 +210,18 @@ class JointOptimizer(torch.optim.Optimizer):
 
     def count(self, params: Iterable[Tensor]) -> int:
         """Steps taken by the families whose coordinates these are, together."""
-        self.settled()
         state = self.states.get(_owners(params))
         return 0 if state is None else state.count
 
     @property
     def num_skipped(self) -> int:
         """Steps not taken, or taken back: something was not finite, or led far off."""
-        self.settled()
         return max((state.num_skipped for state in self.states.values()), default=0)
 
     # -- state ------------------------------------------------------------------------
 
     def joint_state(self) -> dict[tuple[str, ...], dict[str, Any]]:
         """What is remembered, numbers and tensors, by where they are in :attr:`states`."""
-        self.settled()
         return {owners: _saved(state) for owners, state in self.states.items()}
 
     @torch.no_grad()
@@ -283,20 +248,10 @@ class JointOptimizer(torch.optim.Optimizer):
         self.load_joint_state(state_dict["joint"])
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settled()
-        own = {"states": self.states, "_attempt": None, "_was_taken": self._was_taken}
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), "states": self.states, "was_taken": self.was_taken}
 
     def _params(self) -> list[Tensor]:
         return [param for group in self.param_groups for param in group["params"]]
-
-
-def _recovered(
-    rule: WithConjugate, state: JointState, here: Families
-) -> tuple[Families, JointState]:
-    """Where to go on instead of taking a step, and the state there."""
-    here, rule_state = rule.recover(state.rule, here)
-    return here, JointState(state.count, state.num_skipped + 1, rule_state)
 
 
 def _extremes(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -311,13 +266,6 @@ def _finite(extremes: list[Tensor]) -> Tensor:
 
 def _owners(params: Iterable[Tensor]) -> tuple[str, ...]:
     return tuple(sorted({coordinate_of(param).owner for param in params}))
-
-
-def _warn(owners: tuple[str, ...]) -> None:
-    warn(
-        f"A step of {', '.join(owners)} was skipped: a gradient or the step's result is not "
-        "finite, or the step before led far off. Parameters keep their last good value."
-    )
 
 
 def _copy(new: Families, families: Families) -> None:

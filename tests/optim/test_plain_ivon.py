@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -516,53 +515,6 @@ def test_misuse_in_torch_has_a_sentence(torch_ivon):
         IVON(params, -0.1, ess=5.0)
     with pytest.raises(ValueError, match="a schedule is a torch.optim.lr_scheduler"):
         IVON(params, lambda step: 0.1, ess=5.0)
-
-
-def test_a_first_loss_that_is_a_sum_or_an_ess_of_batches_is_noticed():
-    torch = pytest.importorskip("torch")
-    from torch.nn.functional import cross_entropy, mse_loss
-
-    from ngvi.torch import IVON
-
-    network, images, labels = torch.nn.Linear(3, 2), torch.ones(5, 3), torch.tensor([0, 1, 0, 1, 1])
-
-    def said(loss, ess=50.0, steps=1):
-        optimiser = IVON(network.parameters(), ess=ess)
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            for _ in range(steps):
-                _step(optimiser, lambda: loss(network(images)))
-        return [str(one.message) for one in found]
-
-    targets, summed = torch.zeros(5, 2), {"reduction": "sum"}
-    sums = [
-        lambda out: cross_entropy(out, labels, reduction="sum"),
-        lambda out: cross_entropy(out, labels, reduction="none").sum(),
-        lambda out: mse_loss(out, targets, reduction="sum"),
-        lambda out: (out - targets).square().sum(),
-        lambda out: 0.01 * network.weight.square().sum() + cross_entropy(out, labels, **summed),
-        lambda out: cross_entropy(out, labels, **summed) - out.sum() * 1e-3,
-    ]
-    for loss in sums:
-        (words,) = said(loss, steps=2)  # once
-        assert "a sum over 5 rows" in words and "reduction='mean'" in words
-    means = [
-        lambda out: cross_entropy(out, labels),
-        lambda out: mse_loss(out, targets),
-        lambda out: (out - targets).square().sum(1).mean(),
-        lambda out: cross_entropy(out, labels, reduction="sum") / 5,
-        lambda out: cross_entropy(out, labels) + 0.01 * network.weight.square().sum(),
-        lambda out: 10.0 * cross_entropy(out, labels),
-        lambda out: cross_entropy(out, labels, reduction="sum") * 0.2,
-        lambda out: (out - targets).square()[:1].sum(),  # one example
-        lambda out: network.weight.square().sum(),
-    ]
-    for loss in means:
-        assert said(loss) == []
-    (words,) = said(lambda out: 50.0 * cross_entropy(out, labels))
-    assert "a mean times ess=50" in words and "50 times too sharp" in words
-    (words,) = said(means[0], ess=4.0)
-    assert "ess=4 is below the 5 rows of one batch" in words
 
 
 def _worker(rank, path, samples, queue):

@@ -33,10 +33,10 @@ class IVON(SampledOptimizer):
     Inside ``sampled_params`` the parameters are a sample, outside the posterior's mean ``m``. Keep
     weights in float32 and use ``torch.autocast`` for mixed precision; momentum and curvature of
     half-precision weights are in float32. Memory: ``g``, ``h``, the noise of a sample and as much
-    to work with, two copies more for several samples a step. A step waits for no device.
+    to work with, two copies more for several samples a step.
 
-    The first loss is looked at: of one that is a sum over a batch of rows, or of an ``ess`` below
-    the rows of a batch, a warning says so.
+    The loss is a mean over examples: the posterior of a sum over ``B`` of them is ``B`` times too
+    sharp, and nothing notices it.
 
     :param hess_init: ``h`` before the first step: a number, or tensors by parameter, as
         :func:`initial_hess` measures them. Of tensors a group keeps the mean over all weights, with

@@ -1,9 +1,9 @@
-"""What the rules share in torch: samples, steps that wait for no device, and their state."""
+"""What the rules share in torch: samples, steps and their state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -12,17 +12,14 @@ from torch import Tensor
 from ngvi._warn import warn
 from ngvi.errors import check_flag
 from ngvi.networks.equations import IvonEquations, check_hess_init, check_ivon, defaults_of
-from ngvi.networks.torch.first_loss import FirstLoss
 from ngvi.networks.torch.vectors import (
     TrainedWeights,
     Vector,
     alike,
     largest_of,
     parameters_of,
-    put,
     state_dtype,
 )
-from ngvi.optim.arriving import Arriving
 
 Tensors = list[Tensor]
 
@@ -50,8 +47,6 @@ class SampledOptimizer(torch.optim.Optimizer):
     _sums: Any = None
     _num_samples: int = 0
     _known: Any = ((), ())  #: the weights, and of which tensors they are
-    _taken: Arriving | None = None  #: whether the last step was, where that is not known yet
-    _place: Arriving | None = None  #: where that arrives, for the next one
     _is_changed: bool = False  #: whether gradients were changed after their sample was left
 
     def __init__(self, given: dict[str, Any]) -> None:
@@ -123,12 +118,10 @@ class SampledOptimizer(torch.optim.Optimizer):
         # A sample for a prediction leaves alone what the step needs.
         works = [of.work if self._last is None else of.vector() for of in weights]
         is_left = False
-        is_first = train and not any(group["count"] for group in self.param_groups)
         self._move_to_sample(weights, works)
-        self._is_for_step, rule = train, self.equations.rule
+        self._is_for_step = train
         try:
-            with FirstLoss(self.param_groups, rule) if is_first else nullcontext():
-                yield
+            yield
             is_left = True
         finally:
             self._move_back(weights, works, train and is_left)
@@ -262,32 +255,29 @@ class SampledOptimizer(torch.optim.Optimizer):
             with self.sampled_params(train=True), torch.enable_grad():
                 loss = closure()
         self._require_sample()
-        self.settled()
         self._fold(is_last=True)
         (weights, sums), count = self._sums, self._num_samples
         workers = torch.distributed.get_world_size() if self.sync else 1
         for vector in (one for pair in sums for one in pair) if workers > 1 else ():
             torch.distributed.all_reduce(vector)
-        flag = self._can_be_taken([product for _, product in sums])
-        self._taken = self._place = Arriving(flag, self._place)
+        is_taken = self._can_be_taken([product for _, product in sums])
         for group in self.param_groups:
-            group["count"] += 1
-        if not self._taken.is_here or self._taken:
-            known = None if self._taken.is_here else flag
-            self._move(weights, sums, 1.0 / (count * workers), known)
+            group["count" if is_taken else "num_skipped"] += 1
+        if is_taken:
+            self._move(weights, sums, 1.0 / (count * workers))
+        else:
+            warn(
+                "A step was skipped: its gradient is not finite, or its square. The posterior "
+                "stays as it is."
+            )
         self._forget()
-        if self._taken.is_here:
-            self.settled()
         return loss
 
-    def _move(
-        self, weights: list[TrainedWeights], sums: list, part: float, flag: Tensor | None
-    ) -> None:
+    def _move(self, weights: list[TrainedWeights], sums: list, part: float) -> None:
         """Parameters and state, in place; the sums are overwritten.
 
         :param sums: of each weights the gradient and what the curvature is made of.
         :param part: of these.
-        :param flag: whether they are to move; None for yes.
         """
         for of, (gradient, product) in zip(weights, sums, strict=True):
             equations, lr, count = self._equations_of(of.group), of.group["lr"], of.group["count"]
@@ -296,36 +286,22 @@ class SampledOptimizer(torch.optim.Optimizer):
                 product *= part
             state = {name: vector.all for name, vector in of.state.items()}
             for hess, change in of.parts(state["hess"], product):
-                put(hess, equations.new_hess(hess, change), flag)
+                hess.copy_(equations.new_hess(hess, change))
             means = of.work.read(of.params)
             vectors = (means.all, gradient, state["momentum"], state["hess"])
             for mean, slope, momentum, hess in of.parts(*vectors):
-                put(momentum, equations.new_momentum(momentum, equations.slope(slope, mean)), flag)
-                put(mean, equations.moved(mean, momentum, hess, lr, count), flag)
+                momentum.copy_(equations.new_momentum(momentum, equations.slope(slope, mean)))
+                mean.copy_(equations.moved(mean, momentum, hess, lr, count))
             means.write(of.params)
 
-    def settled(self) -> bool:
-        """Whether the last step was taken, for which this may wait; warns of one that was not."""
-        taken, self._taken = self._taken, None
-        if taken is None or taken:
-            return True
-        for group in self.param_groups:
-            group["count"] -= 1
-            group["num_skipped"] += 1
-        warn(
-            "A step was skipped: its gradient is not finite, or its square. The posterior "
-            "stays as it is."
-        )
-        return False
-
-    def _can_be_taken(self, products: Tensors) -> Tensor:
+    def _can_be_taken(self, products: Tensors) -> bool:
         """Whether what the curvature is made of, and so the gradients, stay finite in a step."""
         sizes = [largest_of(product) for product in products if product.numel()]
         largest = (
             sizes[0] if len(sizes) == 1 else torch.stack([n.to(sizes[0]) for n in sizes]).max()
         )
         room = torch.finfo(largest.dtype).max ** self.equations.room
-        return largest < room / max(group["ess"] for group in self.param_groups)  # not of NaN
+        return bool(largest < room / max(group["ess"] for group in self.param_groups))  # not of NaN
 
     def _equations_of(self, options: dict[str, Any]) -> Any:
         own = {name: options[name] for name in ("ess", *defaults_of(self.equations))}
@@ -356,19 +332,12 @@ class SampledOptimizer(torch.optim.Optimizer):
     @property
     def num_skipped(self) -> int:
         """Steps not taken because a gradient was not finite."""
-        self.settled()
         return max(group["num_skipped"] for group in self.param_groups)
 
     # -- state ------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """As in ``torch.optim``."""
-        self.settled()
-        return super().state_dict()
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a ``state_dict``, bit for bit; samples since the last step are dropped."""
-        self.settled()
         super().load_state_dict(state_dict)
         self._forget()
         # Torch has cast what is float32 to the dtype of half-precision weights.
@@ -380,7 +349,6 @@ class SampledOptimizer(torch.optim.Optimizer):
                 self.state[param][key] = own
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settled()
         return {**super().__getstate__(), "sync": self.sync}
 
 

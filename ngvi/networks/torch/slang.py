@@ -17,7 +17,7 @@ from ngvi.linalg.definite import Definite
 from ngvi.linalg.low_rank import LowRank
 from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
 from ngvi.networks.torch.sampled import SampledOptimizer
-from ngvi.networks.torch.vectors import TrainedWeights, put
+from ngvi.networks.torch.vectors import TrainedWeights
 from ngvi.networks.torch.vogn import VOGN
 
 #: Options that all weights share.
@@ -197,29 +197,25 @@ class SLANG(VOGN):
 
     # -- steps ------------------------------------------------------------------------
 
-    def _move(
-        self, weights: list[TrainedWeights], sums: list, part: float, flag: Tensor | None
-    ) -> None:
+    def _move(self, weights: list[TrainedWeights], sums: list, part: float) -> None:
         precision, prior = self._precision(weights)
         rows = self._all_rows()
-        if flag is not None:  # of what is not finite there are no eigenvectors
-            rows = torch.where(flag, rows, 0.0)
         new = self._equations_of(self.param_groups[0]).new_precision(precision, rows, prior)
         slopes = []
         for of, (gradient, _) in zip(weights, sums, strict=True):
             rule, momentum = self._equations_of(of.group), of.state["momentum"].all
             mean = of.work.read(of.params).all
             slope = rule.slope(part * gradient, mean)
-            put(momentum, rule.new_momentum(momentum, slope), flag)
+            momentum.copy_(rule.new_momentum(momentum, slope))
             slopes.append(rule.unbiased(momentum, mean, of.group["count"]))
         directions = _split(covariance_times(new, torch.cat(slopes)), weights)
         hess = _split(new.diagonal - prior, weights)
         for of, direction, changed in zip(weights, directions, hess, strict=True):
             change = self._equations_of(of.group).length(direction, of.group["lr"])
-            put(of.work.all, of.work.all + change, flag)
-            put(of.state["hess"].all, changed, flag)
+            of.work.all += change
+            of.state["hess"].all.copy_(changed)
             of.work.write(of.params)
-        put(precision.factor, new.factor, flag)
+        precision.factor.copy_(new.factor)
 
     def _all_rows(self) -> Tensor:
         """``g_i / N^(1/2)`` of all samples, and of all workers."""

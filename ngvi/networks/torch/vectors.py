@@ -91,14 +91,6 @@ def parameters_of(params: Any) -> Any:
     return params
 
 
-def put(old: Tensor, new: Tensor, flag: Tensor | None) -> None:
-    """Overwrite a tensor, where a flag says so on the device."""
-    if flag is None:
-        old.copy_(new)
-    else:
-        torch.where(flag.to(old.device), new, old, out=old)
-
-
 def largest_of(tensor: Tensor) -> Tensor:
     """The largest absolute value; NaN if there is one."""
     if tensor.device.type != "cpu":
