@@ -22,7 +22,7 @@ from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
-from numpyro_ngvi.tracing.compilation import SIZES, compiled
+from numpyro_ngvi.tracing.compilation import MOST_KEPT, compiled
 
 
 class Looks(NamedTuple):
@@ -228,7 +228,7 @@ class SVI(numpyro.infer.SVI):
     def _compiled_update(self, structure: Any, static: tuple) -> Callable:
         key = (structure, static)
         if key not in self._compiled:
-            while len(self._compiled) >= SIZES.most_steps:
+            while len(self._compiled) >= MOST_KEPT:
                 del self._compiled[next(iter(self._compiled))]
 
             def update(

@@ -199,7 +199,6 @@ def test_the_packages_have_the_same_files():
         "tracing/arguments.py",
         "tracing/compilation.py",
         "tracing/of_sites.py",
-        "tracing/plates.py",
         "tracing/prior.py",
         "tracing/programs.py",
         "tracing/traced.py",

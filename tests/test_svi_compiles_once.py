@@ -10,7 +10,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpyro.distributions as dist  # noqa: E402
 
 from numpyro_ngvi import BLR, SVI, NaturalELBO, NaturalGaussianGuide  # noqa: E402
-from numpyro_ngvi.tracing.compilation import PROGRAMS, SIZES  # noqa: E402
+from numpyro_ngvi.tracing.compilation import PROGRAMS  # noqa: E402
 
 
 def model(y, epoch=1):
@@ -23,7 +23,7 @@ def svi_of(kind=SVI, **options):
 
 
 def test_the_programs_of_steps_are_few(monkeypatch):
-    monkeypatch.setattr("numpyro_ngvi.svi.SIZES", SIZES._replace(most_steps=2))
+    monkeypatch.setattr("numpyro_ngvi.svi.MOST_KEPT", 2)
     svi = svi_of(rng_key=jax.random.key(0))
     for epoch in range(4):
         svi.step(jnp.zeros(3), epoch)

@@ -165,10 +165,6 @@ class Reader:
         """What the latents do not change."""
         return Node(Level.CONSTANT, tuple(shape), value=value)
 
-    def computed(self, run: Callable[..., Any], inputs: Sequence[Node]) -> Any:
-        """What an operation makes of constants."""
-        return run(*(node.value for node in inputs))
-
     def apply(self, op: Op, inputs: Sequence[Node], shape: tuple[int, ...]) -> Node:
         """The result of an operation.
 
@@ -178,7 +174,7 @@ class Reader:
         """
         varying = [node for node in inputs if not node.is_constant]
         if not varying:
-            return self.constant(self.computed(op.run, inputs), shape)
+            return self.constant(op.run(*(node.value for node in inputs)), shape)
         kind = _kind_here(op, inputs)
         level = max(node.level for node in varying)
         if kind is Kind.COPY:

@@ -85,7 +85,7 @@ def _drawing(shape: tuple[int, ...]) -> Callable:
         reparametrised = family.reparametrised(noise)
         return draw_at(family, reparametrised), [noise, reparametrised]
 
-    return compiled(drawn, runs_once=math.prod(shape) <= SIZES.few)
+    return compiled(drawn, runs_once=math.prod(shape) < SIZES.many)
 
 
 @functools.lru_cache(maxsize=64)
@@ -95,7 +95,7 @@ def drawing(shape: tuple[int, ...]) -> Callable:
     def drawn(key: jax.Array, family: Family) -> jax.Array:
         return family.sample(jax.random.normal(key, shape, family.loc.dtype))
 
-    return compiled(drawn, runs_once=math.prod(shape) <= SIZES.few)
+    return compiled(drawn, runs_once=math.prod(shape) < SIZES.many)
 
 
 def to_distribution(family: Family) -> dist.Distribution:

@@ -28,8 +28,8 @@ from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, poster
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import PROGRAMS, SIZES, blocks, compiled, enable_x64
-from numpyro_ngvi.tracing.plates import subsampled_plates
 from numpyro_ngvi.tracing.prior import draws_of_prior
+from numpyro_ngvi.tracing.sites import abstract_trace, subsampled_plates
 from numpyro_ngvi.tracing.traced import Traced, key_like
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
@@ -78,8 +78,7 @@ class Objective:
         self.sample, self._cost = self.groups.sample, self.groups.cost
         lengths = (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array))
         num_rows = max(lengths, default=1)
-        start = space.constrain(not_gaussian(space.initial))
-        plates = subsampled_plates(model, start, args, kwargs)
+        plates = self._plates(args, kwargs)
         self.is_subsampled = bool(plates)
         self.rows = rows = Rows(*plates[0]) if len(plates) == 1 else None
         visited = rows.visited / rows.size if rows else 1.0
@@ -99,12 +98,15 @@ class Objective:
         self._arguments.take(args, kwargs)
         shapes = tuple(np.shape(array) for array in self._arguments.arrays)
         if shapes not in self._fractions:
-            start = self._space.constrain(not_gaussian(self._space.initial))
-            plates = subsampled_plates(self.model, start, args, kwargs)
+            plates = self._plates(args, kwargs)
             parts = {plate: (visited, size) for plate, size, visited in plates}
             words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
             self._fractions[shapes] = fraction(parts, words)
         return self._fractions[shapes]
+
+    def _plates(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, int, int]]:
+        params = self._space.constrain(not_gaussian(self._space.initial))
+        return subsampled_plates(abstract_trace(self.model, args, kwargs, params))
 
     @property
     def is_exact(self) -> bool:

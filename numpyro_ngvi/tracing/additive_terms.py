@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -51,14 +51,14 @@ _PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -> AdditiveTerms:
-    """The terms of a log density.
+    """Return the terms of a log density.
 
     :param function: of the latent vectors.
     :param latents: of their shapes; they are the nodes of the result.
     :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
     program = jax.make_jaxpr(function)(*latents)
-    reader = _Reader()
+    reader = Reader()
     inputs = [reader.latent(np.shape(value)) for value in latents]
     (result,) = _run(reader, program, inputs)
     return AdditiveTerms.of(result, inputs)
@@ -67,29 +67,79 @@ def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -
 def untraced_terms_of(
     function: Callable[..., jax.Array], latents: Sequence[jax.Array]
 ) -> AdditiveTerms:
-    """:func:`terms_of` where nothing is traced.
+    """Return :func:`terms_of` where nothing is traced."""
+
+    def find() -> tuple[AdditiveTerms, list[Node], None]:
+        terms = terms_of(function, latents)
+        return terms, _roots(terms), None
+
+    return _untraced(find)[0]
+
+
+def elementwise_terms_of(
+    function: Callable[..., list[jax.Array]],
+    latents: Sequence[jax.Array],
+    numbers: Callable[[list[Node], list[Term], AdditiveTerms | None], Any],
+) -> tuple[list[Node], list[Term], AdditiveTerms | None, Any]:
+    """Return arrays as functions of a few affine functions, and the terms of a number.
+
+    :param function: of the latent vectors to a list of arrays, the last of which is the number.
+    :param numbers: arrays that are wanted of what is found, by the program that finds constants.
+    :return: the nodes of the latent vectors, those of the arrays, the number's terms, if it is
+        a sum of such, and these arrays.
+    :raises NotAdditiveError: naming an operation, if an array is no such function.
+    """
+
+    def read() -> tuple[list[Node], list[Term], AdditiveTerms | None]:
+        program, reader = jax.make_jaxpr(function)(*latents), Reader()
+        count = len(program.jaxpr.outvars) - 1
+        inputs = [reader.latent(np.shape(value)) for value in latents]
+        terms = [term_of(node) for node in _run(reader, _only(program, slice(count)), inputs)]
+        try:
+            (number,) = _run(reader, _only(program, slice(count, None)), inputs)
+            return inputs, terms, AdditiveTerms.of(number, inputs)
+        except NotAdditiveError:
+            return inputs, terms, None
+
+    def find() -> tuple[tuple, list[Node], Any]:
+        _, terms, rest = found = read()
+        roots = [term.node for term in terms]
+        return found, roots if rest is None else roots + _roots(rest), numbers(*found)
+
+    found, wanted = _untraced(find)
+    return *found, wanted
+
+
+def _untraced(find: Callable[[], tuple[Any, list[Node], Any]]) -> tuple[Any, Any]:
+    """Return what is found, and the numbers that are wanted, where nothing is traced.
 
     What the latents do not change is found by one program; operation by operation each would be
     compiled by itself.
+
+    :param find: gives terms, the nodes that these follow from, and traced numbers.
     """
-    found: list[Any] = []
+    known: list[Any] = []
 
-    def constants() -> list[jax.Array]:
-        terms = terms_of(function, latents)
-        found[:] = terms, _traced_constants(terms)
-        return [node.value for node in found[1]]
+    def constants() -> tuple[list[jax.Array], Any]:
+        found, roots, numbers = find()
+        known[:] = found, _traced_constants(roots)
+        return [node.value for node in known[1]], numbers
 
-    values = compiled(constants, runs_once=True)()
-    terms, nodes = found
+    values, numbers = compiled(constants, runs_once=True)()
+    found, nodes = known
     for node, value in zip(nodes, values, strict=True):
         node.value = value
-    return terms
+    return found, numbers
 
 
-def _traced_constants(terms: AdditiveTerms) -> list[Node]:
-    """Those on which the terms depend whose values are traced."""
+def _roots(terms: AdditiveTerms) -> list[Node]:
+    return [terms.result, *(term.node for term in terms.terms)]
+
+
+def _traced_constants(roots: list[Node]) -> list[Node]:
+    """Return the nodes that others depend on and whose values are traced."""
     known: dict[int, Node | Form] = {}
-    waiting: list[Node | Form] = [terms.result, *(term.node for term in terms.terms)]
+    waiting: list[Node | Form] = list(roots)
     while waiting:
         one = waiting.pop()
         if id(one) in known:
@@ -104,68 +154,6 @@ def _traced_constants(terms: AdditiveTerms) -> list[Node]:
     return [one for one in nodes if isinstance(one.value, jax.core.Tracer)]
 
 
-def elementwise_terms_of(
-    function: Callable[..., list[jax.Array]],
-    latents: Sequence[jax.Array],
-    numbers: Callable[[list[Node], list[Term], AdditiveTerms | None], Any],
-) -> tuple[list[Node], list[Term], AdditiveTerms | None, Any]:
-    """Arrays that are functions of a few affine functions of latent vectors, element by element,
-    and the terms of a number.
-
-    :param function: of the latent vectors to a list of arrays, the last of which is the number.
-    :param numbers: arrays that are wanted of what is found, by the program that finds constants.
-    :return: the nodes of the latent vectors, those of the arrays, the number's terms, if it is
-        a sum of such, and these arrays.
-    :raises NotAdditiveError: naming an operation, if an array is no such function.
-    """
-    program = jax.make_jaxpr(function)(*latents)
-    count = len(program.jaxpr.outvars) - 1
-
-    def read(reader: _Reader) -> tuple[list[Node], list[Term], AdditiveTerms | None]:
-        inputs = [reader.latent(np.shape(value)) for value in latents]
-        terms = [term_of(node) for node in _run(reader, _only(program, slice(count)), inputs)]
-        try:
-            (number,) = _run(reader, _only(program, slice(count, None)), inputs)
-            return inputs, terms, AdditiveTerms.of(number, inputs)
-        except NotAdditiveError:
-            return inputs, terms, None
-
-    def constants() -> tuple[list[Any], Any]:
-        reader = _ReaderOfConstants()
-        found = read(reader)
-        return reader.found, numbers(*found)
-
-    known, wanted = compiled(constants, runs_once=True)()
-    return *read(_ReaderOfConstants(iter(known))), wanted
-
-
-class _Reader(Reader):
-    def is_given(self, node: Node) -> bool:
-        """Whether it is a constant of the program, and no result of an operation."""
-        return node.is_constant and not isinstance(node.value, jax.core.Tracer)
-
-
-class _ReaderOfConstants(_Reader):
-    """Reads a program twice, so that operations on constants are one program and not each its own:
-    traced they are found, and then known.
-
-    :param known: the results of all operations on constants, in their order.
-    """
-
-    def __init__(self, known: Iterator[Any] | None = None) -> None:
-        super().__init__()
-        self._known, self.found = known, []  # type: ignore[var-annotated]
-
-    def computed(self, run: Callable[..., Any], inputs: Sequence[Node]) -> Any:
-        result = super().computed(run, inputs) if self._known is None else next(self._known)
-        self.found.append(result)
-        return result
-
-    def is_given(self, node: Node) -> bool:
-        found = jax.tree.leaves(self.found)
-        return super().is_given(node) and all(node.value is not one for one in found)
-
-
 #: Whether a log density is a sum of terms, of a size that quadrature takes.
 is_sum_of_terms = functools.partial(is_sum, terms_of)
 
@@ -177,7 +165,7 @@ def _only(program: Any, results: slice) -> Any:
     return program.replace(jaxpr=program.jaxpr.replace(outvars=own, debug_info=names))
 
 
-def _run(reader: _Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
+def _run(reader: Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
     constants = [
         reader.constant(value, np.shape(value)) for value in getattr(program, "consts", ())
     ]
@@ -195,7 +183,7 @@ def _run(reader: _Reader, program: Any, arguments: Sequence[Node]) -> list[Node]
     return [node(atom) for atom in program.outvars]
 
 
-def _results(reader: _Reader, program: Any, equation: Any, inputs: list[Node]) -> list[Node]:
+def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) -> list[Node]:
     name, shapes = equation.primitive.name, [out.aval.shape for out in equation.outvars]
     if name in _CALLS:
         return _run(reader, _inner(equation), inputs)
@@ -203,11 +191,11 @@ def _results(reader: _Reader, program: Any, equation: Any, inputs: list[Node]) -
         return _with_rule(reader, program, equation, inputs, shapes)
     run = functools.partial(_bound, equation)
     if all(value.is_constant for value in inputs):
-        results = reader.computed(run, inputs)
+        results = run(*(value.value for value in inputs))
         results = results if equation.primitive.multiple_results else [results]
         pairs = zip(results, shapes, strict=True)
         return [reader.constant(result, shape) for result, shape in pairs]
-    if _is_finite_check(reader, equation, inputs):
+    if _is_finite_check(equation, inputs):
         return [reader.constant(np.ones(shapes[0], bool), shapes[0])]
     is_in_order = equation.params.get("dimensions") is None
     if name in _SAME and is_in_order and inputs[0].shape == shapes[0]:
@@ -233,7 +221,7 @@ def _results(reader: _Reader, program: Any, equation: Any, inputs: list[Node]) -
     return [reader.apply(Op(kind, run, words), inputs, shapes[0])]
 
 
-def _is_finite_check(reader: _Reader, equation: Any, inputs: list[Node]) -> bool:
+def _is_finite_check(equation: Any, inputs: list[Node]) -> bool:
     """Whether NumPyro asks if a value is a number: what is none is so in the result as well."""
     name, arguments = equation.primitive.name, equation.invars
     if name == "is_finite" or (name == "eq" and arguments[0] is arguments[1]):
@@ -241,7 +229,7 @@ def _is_finite_check(reader: _Reader, equation: Any, inputs: list[Node]) -> bool
     is_infinite = [
         node.shape == () and bool(np.isinf(np.asarray(node.value)))
         for node in inputs
-        if reader.is_given(node)
+        if node.is_constant and not isinstance(node.value, jax.core.Tracer)
     ]
     return name == "ne" and any(is_infinite)
 
@@ -279,7 +267,7 @@ def _kind(equation: Any, inputs: list[Node]) -> Kind:
 
 
 def _with_rule(
-    reader: _Reader, program: Any, equation: Any, inputs: list[Node], shapes: list[tuple]
+    reader: Reader, program: Any, equation: Any, inputs: list[Node], shapes: list[tuple]
 ) -> list[Node]:
     """An operation whose derivative has a rule of its own: whole, if it goes by elements."""
     inner = _inner(equation)

@@ -16,21 +16,15 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
-import jaxlib
 import numpy as np
 
 from numpyro_ngvi.tracing.programs import Programs, kept, without_collections
 from numpyro_ngvi.tracing.traced import inlined
 
-#: The CPU's sums over more than 32,768 numbers are wrong in jaxlib 0.10.2, silently
-#: (https://github.com/jax-ml/jax/issues/39103). pyproject.toml excludes that version; where it is
-#: there all the same, our own programs do without YNNPACK's fusions.
-_RIGHT = {"xla_cpu_experimental_ynn_fusion_type": ""} if jaxlib.__version__ == "0.10.2" else {}
-_SOONER = {
-    **_RIGHT,
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_backend_optimization_level": 1,
-}
+#: Programs of models that are kept, those of some ten models: each takes three megabytes.
+MOST_KEPT = 64
+
+_SOONER = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 _AT_ONCE = {
     **_SOONER,
     "xla_backend_optimization_level": 0,
@@ -41,14 +35,13 @@ _AT_ONCE = {
 class ProgramSizes(NamedTuple):
     """How many numbers a program works on decides how it is compiled."""
 
-    many: int = 2**17  #: from here on it is long at work on them: compiled as ever
-    few: int = 2**16  #: up to here for a millisecond: compiled at once, if it runs tens of times
+    #: A program that works on this many numbers runs long: it is compiled as ever. On fewer it runs
+    #: a millisecond: if it runs some tens of times only, it is compiled at once.
+    many: int = 2**17
     #: A search for modes is compiled to be there soon, not to be fast, as long as its draws so far
     #: and those that any fit takes, times the numbers of the largest array, are no more than these.
     few_in_all: int = 2_500_000
     draws_of_any_fit: int = 15_000
-    most_steps: int = 16  #: programs of one SVI's step: others are of constants that change
-    most_kept: int = 64  #: of programs, those of some ten models: each takes three megabytes
 
     def are_few_in_all(self, draws: int, data_size: int) -> bool:
         """Whether Newton's method takes longer to compile than to run, as far as can be told."""
@@ -57,7 +50,7 @@ class ProgramSizes(NamedTuple):
 
 SIZES = ProgramSizes()
 #: The programs of models, of all fits.
-PROGRAMS = Programs(SIZES.most_kept)
+PROGRAMS = Programs(MOST_KEPT)
 if hasattr(os, "register_at_fork"):  # another thread of the parent may be at them
     os.register_at_fork(after_in_child=PROGRAMS.renew_lock)
 
@@ -89,7 +82,9 @@ def compiled(
     def program(is_short: bool) -> Callable:
         if jax.config.jax_disable_jit:
             return function
-        jit = _JITS[num_numbers >= SIZES.many, is_short]
+        jit = jax.jit
+        if num_numbers < SIZES.many:
+            jit = _jit_short if is_short else _jit_often
         return kept(function, PROGRAMS, jit, of) if is_made else jit(function)
 
     @functools.wraps(function)
@@ -98,43 +93,32 @@ def compiled(
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             # A part of another program, whose options hold.
             return (function if of is None else inlined(function, PROGRAMS, of))(*args)
-        is_small = runs_few and sum(map(np.size, leaves)) <= SIZES.few
+        is_small = runs_few and sum(map(np.size, leaves)) < SIZES.many
         with without_collections():
             return program(runs_once or is_small)(*args)
 
     return call
 
 
-def _jit(options: dict[str, Any], function: Callable) -> Callable:
-    names = _known(jax.default_backend(), tuple(options))
-    return jax.jit(function, compiler_options={name: options[name] for name in names} or None)
-
-
-def _known(backend: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Which of our options XLA has, on this kind of device."""
-    if backend != "cpu":
-        return ()
-    # All at once, as a rule, which is one small program.
-    return names if _are_known(*_AT_ONCE) else tuple(filter(_are_known, names))
-
-
 @functools.cache
-def _are_known(*names: str) -> bool:
-    options = {name: value for name, value in _AT_ONCE.items() if name in names}
+def _options(is_short: bool) -> dict[str, Any] | None:
+    """Return our options, if XLA has them on this kind of device."""
+    options = _AT_ONCE if is_short else _SOONER
+    if jax.default_backend() != "cpu":
+        return None
     try:
         jax.jit(lambda: 0).lower().compile(compiler_options=options)
     except Exception:  # noqa: BLE001  an option that is not known is not wanted
-        return False
-    return True
+        return None
+    return options
 
 
-#: By whether a program works on many numbers, and whether it is to be there at once.
-_JITS = {
-    (False, False): functools.partial(_jit, _SOONER),
-    (False, True): functools.partial(_jit, _AT_ONCE),
-    (True, False): functools.partial(_jit, _RIGHT),
-    (True, True): functools.partial(_jit, _RIGHT),
-}
+def _jit_short(function: Callable) -> Callable:
+    return jax.jit(function, compiler_options=_options(True))
+
+
+def _jit_often(function: Callable) -> Callable:
+    return jax.jit(function, compiler_options=_options(False))
 
 
 def blocks(rows: np.ndarray, at_once: int) -> list[np.ndarray]:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro import handlers
-from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.inspect import get_dependencies
 from numpyro.infer.util import potential_energy
 
 from ngvi.latents.layout import Pairs, interacting_pairs
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.sites import abstract_trace
 
 
 def posterior_dependencies(
@@ -33,7 +32,11 @@ def posterior_dependencies(
     """
     with handlers.block():
         found = get_dependencies(model, args, kwargs)["posterior_dependencies"]
-        plates = _plates(model, args, kwargs)
+    plates = {
+        name: {frame.name for frame in site["cond_indep_stack"]}
+        for name, site in abstract_trace(model, args, kwargs).items()
+        if site["type"] == "sample"
+    }
     return interacting_pairs(found, plates, latents)
 
 
@@ -82,19 +85,3 @@ def energy_of(
             return potential_energy(seeded, args, kwargs, unconstrained)
 
     return energy
-
-
-def _plates(model: Callable, args: tuple, kwargs: dict) -> dict[str, set[str]]:
-    plates: dict[str, set[str]] = {}
-
-    def run() -> None:
-        seeded = handlers.seed(model, rng_seed=0)
-        # Improper priors cannot be sampled, but their supports have points.
-        started = handlers.substitute(seeded, substitute_fn=init_to_uniform)
-        trace: dict[str, Any] = handlers.trace(started).get_trace(*args, **kwargs)
-        for name, site in trace.items():
-            if site["type"] == "sample":
-                plates[name] = {frame.name for frame in site["cond_indep_stack"]}
-
-    jax.eval_shape(run)
-    return plates

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 from jax import random
 from numpyro import handlers
 from numpyro.infer.elbo import TraceEnum_ELBO
-from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import compute_log_probs
 from numpyro.util import _validate_model, check_model_guide_match
 
@@ -29,7 +28,7 @@ from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.enumeration import enumerated_log_density
 from numpyro_ngvi.tracing.given_latents import AsDrawn, SharePlates, Unscaled, Visited
 from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in
-from numpyro_ngvi.tracing.sites import is_enumerated, scale_of
+from numpyro_ngvi.tracing.sites import abstract_trace, is_enumerated, scale_of
 
 _SUFFIX = "_posterior"
 
@@ -77,7 +76,8 @@ class LogDensity:
     def __init__(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict, model_key: jax.Array
     ) -> None:
-        trace = _shapes(model, args, kwargs)
+        found = abstract_trace(model, args, kwargs).values()
+        trace = [site for site in found if site["type"] == "sample"]
         self.sites = frozenset(site["name"] for site in trace)
         idle = idle_in(guide)
         if idle or any(is_rest(name, self.sites) for name in self.sites):
@@ -216,20 +216,3 @@ def site_log_probs(
 
 def _mutable(trace: dict[str, Any]) -> dict[str, Any]:
     return {name: site["value"] for name, site in trace.items() if site["type"] == "mutable"}
-
-
-def _shapes(model: Callable, args: tuple, kwargs: dict) -> list[dict[str, Any]]:
-    """The model's sample sites, with shapes for values."""
-    found = []
-
-    def run() -> None:
-        # Improper priors cannot be sampled, but their supports have points.
-        started = handlers.substitute(
-            handlers.seed(model, rng_seed=0), substitute_fn=init_to_uniform
-        )
-        with handlers.block():
-            trace = handlers.trace(started).get_trace(*args, **kwargs)
-        found.extend(site for site in trace.values() if site["type"] == "sample")
-
-    jax.eval_shape(run)
-    return found

@@ -44,8 +44,8 @@ _FEW = 64
 class Counts(NamedTuple):
     """What has become of programs that were asked for."""
 
-    compiled: int = 0
-    reused: int = 0
+    compiled: int
+    reused: int
 
     def __sub__(self, other: Counts) -> Counts:  # type: ignore[override]
         return Counts(self.compiled - other.compiled, self.reused - other.reused)

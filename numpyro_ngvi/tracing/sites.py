@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import jax
+from numpyro import handlers
+from numpyro.infer.initialization import init_to_uniform
 
 
 def is_enumerated(site: dict[str, Any]) -> bool:
@@ -19,3 +24,29 @@ def scale_of(site: dict[str, Any]) -> float | None:
     """How many times a site counts, by its plates or ``handlers.scale``; None if not a number."""
     scale = 1.0 if site["scale"] is None else site["scale"]
     return float(scale) if isinstance(scale, (int, float)) else None
+
+
+def abstract_trace(
+    model: Callable, args: tuple, kwargs: dict, params: dict[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return the sites of a run in which values are shapes.
+
+    :param params: values of the model's parameters, if it cannot find them.
+    """
+    found: dict[str, dict[str, Any]] = {}
+
+    def run() -> None:
+        started = handlers.substitute(handlers.seed(model, rng_seed=0), data=params or {})
+        # Improper priors cannot be sampled, but their supports have points.
+        started = handlers.substitute(started, substitute_fn=init_to_uniform)
+        with handlers.block():
+            found.update(handlers.trace(started).get_trace(*args, **kwargs))
+
+    jax.eval_shape(run)
+    return found
+
+
+def subsampled_plates(trace: dict[str, dict[str, Any]]) -> list[tuple[str, int, int]]:
+    """Return the name of each plate of which a run sees a part, its size, and that of the part."""
+    plates = [(name, *site["args"]) for name, site in trace.items() if site["type"] == "plate"]
+    return [plate for plate in plates if plate[2] is not None and plate[2] < plate[1]]

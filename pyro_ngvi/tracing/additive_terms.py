@@ -55,43 +55,43 @@ _BY_ELEMENTS = (Kind.EACH, Kind.SUM, Kind.PRODUCT, Kind.QUOTIENT)
 
 
 def terms_of(function: Callable[..., Tensor], latents: Sequence[Tensor]) -> AdditiveTerms:
-    """The terms of a log density.
+    """Return the terms of a log density.
 
     :param function: of the latent vectors.
     :param latents: at which it is run, once; they are the nodes of the result.
     :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
-    vectors = [vector.detach().clone() for vector in latents]
-    tape = _Tape(vectors)
-    with quiet(), torch.no_grad(), tape:  # checks of values read numbers
-        result = function(*vectors)
-    if tape.unread is not None:
-        raise tape.unread
+    tape, result = _read(function, latents)
     return AdditiveTerms.of(tape.node(result), tape.latents)
 
 
 def elementwise_terms_of(
     function: Callable[..., list[Tensor]], latents: Sequence[Tensor]
 ) -> tuple[list[Node], list[Term], AdditiveTerms | None]:
-    """Tensors that are functions of a few affine functions of latent vectors, element by element,
-    and the terms of a number.
+    """Return tensors as functions of a few affine functions, and the terms of a number.
 
     :param function: of the latent vectors to a list of tensors, the last of which is the number.
     :return: the nodes of the latent vectors, those of the tensors, and the number's terms, if it is
         a sum of such.
     :raises NotAdditiveError: naming an operation, if a tensor is no such function.
     """
-    vectors = [vector.detach().clone() for vector in latents]
-    tape = _Tape(vectors)
-    with quiet(), torch.no_grad(), tape:
-        *results, number = function(*vectors)
-    if tape.unread is not None:
-        raise tape.unread
+    tape, (*results, number) = _read(function, latents)
     terms = [term_of(tape.node(result)) for result in results]
     try:
         return tape.latents, terms, AdditiveTerms.of(tape.node(number), tape.latents)
     except NotAdditiveError:
         return tape.latents, terms, None
+
+
+def _read(function: Callable[..., Any], latents: Sequence[Tensor]) -> tuple[_Tape, Any]:
+    """Run a function, and return what it did and its result."""
+    vectors = [vector.detach().clone() for vector in latents]
+    tape = _Tape(vectors)
+    with quiet(), torch.no_grad(), tape:  # checks of values read numbers
+        result = function(*vectors)
+    if tape.unread is not None:
+        raise tape.unread
+    return tape, result
 
 
 #: Whether a log density is a sum of terms, of a size that quadrature takes.
