@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,15 +24,9 @@ from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
 from numpyro_ngvi.tracing.compilation import MOST_KEPT, compiled
 
-
-class Looks(NamedTuple):
-    """Which steps look at what others have counted: a read of a GPU takes half a step."""
-
-    at_first: int = 16  #: so many steps
-    each: int = 64  #: of the later ones, each of this number
-
-
-LOOKS = Looks()
+#: Steps that look at what others have counted, at first, and from then on each of this number: a
+#: read of a GPU takes half a step.
+FIRST_LOOKS, LOOK_EACH = 16, 64
 
 #: The signature and words of another function; its type would be that of no method.
 described_as: Any = functools.wraps
@@ -171,7 +165,7 @@ class SVI(numpyro.infer.SVI):
                 "data for values outside the likelihood's support."
             )
         self._num_steps += 1
-        if self._num_steps <= LOOKS.at_first or self._num_steps % LOOKS.each == 0:
+        if self._num_steps <= FIRST_LOOKS or self._num_steps % LOOK_EACH == 0:
             self._look_at_counts()
         return loss
 

@@ -21,10 +21,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ngvi.estimators.options import DEFAULTS
-
 #: Affine functions that a term may see.
 MAX_PREDICTORS = 2
+#: Numbers in the Jacobians of all terms: half a gigabyte in double precision.
+MAX_JACOBIAN_NUMBERS = 2**26
 
 
 class NotAdditiveError(Exception):
@@ -301,7 +301,7 @@ class AdditiveTerms(NamedTuple):
         if not self.terms:
             raise NotAdditiveError("no latent changes it")
         numbers = dim * sum(math.prod(one.shape) for one in self.predictors)
-        if numbers > DEFAULTS.max_jacobian_numbers:
+        if numbers > MAX_JACOBIAN_NUMBERS:
             raise NotAdditiveError(f"the Jacobians of its terms would have {numbers:.1e} numbers")
 
     def value(self, of_terms: Sequence[Any]) -> Any:

@@ -13,6 +13,9 @@ from ngvi.estimators.quadrature import Calculus, PredictorMoments, num_probes, p
 from ngvi.families.base import Array, Family
 from ngvi.latents.forest import Forest
 
+#: All parts of a line are followed together if a term has at most this many numbers there.
+NUMBERS_AT_ONCE = 2**17
+
 
 def check_paths(terms: AdditiveTerms, families: Sequence[Family], calculus: Calculus) -> None:
     """Refuse a term that sees two locals: :class:`~ngvi.estimators.quadrature.PredictorMoments`
@@ -56,7 +59,7 @@ def _sees_several(slopes: list[np.ndarray]) -> bool:
     square = (plain**2).sum(-1)
     factor = (plain * once).sum(-1) / np.where(square > 0, square, 1.0)
     gaps = (once - factor[..., None] * plain) ** 2 + (twice - factor[..., None] * once) ** 2
-    return bool((gaps.sum(-1) > DEFAULTS.same_local**2 * square).any())
+    return bool((gaps.sum(-1) > DEFAULTS.same**2 * square).any())
 
 
 def _stretches(forest: Forest, columns: np.ndarray) -> Iterator[np.ndarray]:
@@ -135,7 +138,7 @@ def _jumps(
         np.broadcast_to(np.tile(part, 2)[:, None], (count, size_of_all))
         for part in (ends[:-1], ends[1:])
     )
-    is_small = count * size_of_all <= DEFAULTS.line_numbers
+    is_small = count * size_of_all <= NUMBERS_AT_ONCE
     some = [slice(0, count)] if is_small else [slice(row, row + 1) for row in range(count)]
 
     def along(rows: slice, t: np.ndarray) -> np.ndarray:
@@ -178,6 +181,6 @@ def _jumps_between(
         at_middle = np.where(is_upper, above, below)
         size = np.fmax(size, abs(at_middle))
         change.append(abs(at_high - at_low))
-    earlier = change[-1 - DEFAULTS.last_halvings]
-    least = np.fmax(DEFAULTS.jump_left * earlier, DEFAULTS.jump_size * size)
+    earlier = change[-1 - DEFAULTS.line_halvings // 3]
+    least = np.fmax(DEFAULTS.jump * earlier, DEFAULTS.same * size)
     return bool((change[-1] > least).any())

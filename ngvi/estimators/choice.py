@@ -18,16 +18,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ngvi.estimators.options import DEFAULTS, EstimatorOptions
-from ngvi.estimators.table import ESTIMATORS, EstimateCost, Needs, Size
+from ngvi.estimators.options import DEFAULTS
+from ngvi.estimators.table import ESTIMATORS, NUMBERS_AT_ONCE, EstimateCost, Needs, Size
 
 #: Those of ``NaturalELBO``.
 CURVATURES = ("auto", *(name for name, one in ESTIMATORS.items() if one.of_step))
 #: Those of ``fit``.
 CURVATURES_OF_FIT = ("auto", *(name for name, one in ESTIMATORS.items() if one.of_fit))
 
-#: Of so many latents at most a refusal has the names.
+#: A refusal names this many latents at most.
 _MAX_NAMES = 5
+#: More draws of a pass do not keep a processor busier.
+DRAWS_AT_ONCE = 512
 
 
 def check_curvature(curvature: str, known: tuple[str, ...] = CURVATURES) -> None:
@@ -54,7 +56,6 @@ def choose(
     partners: bool = False,
     has_paths: bool = False,
     guide: Any = None,
-    options: EstimatorOptions = DEFAULTS,
 ) -> EstimatorChoice:
     """What ``"auto"`` stands for, and the others themselves.
 
@@ -74,7 +75,7 @@ def choose(
     if getattr(getattr(guide, "family", None), "name", None) == "mixture":
         return _of_mixture(curvature)
     if curvature == "auto":
-        return _automatic(dim, products, obstacle, not_additive, partners, has_paths, options)
+        return _automatic(dim, products, obstacle, not_additive, partners, has_paths)
     needs = ESTIMATORS[curvature].needs
     if needs is Needs.TERMS:
         reason: Any = "guide or model have draws or parameters of their own"
@@ -100,20 +101,18 @@ def _automatic(
     not_additive: Callable[[], Exception | None] | None,
     partners: bool,
     has_paths: bool,
-    options: EstimatorOptions,
 ) -> EstimatorChoice:
     """What ``"auto"`` stands for; see :func:`choose`."""
-    least = options.min_quadrature_dim
-    if products < dim:
-        least = options.min_structured_quadrature_dim
-    may_integrate = dim >= least and products <= options.max_spherical_dim and not partners
+    most = DEFAULTS.max_directions
+    least = most if products < dim else DEFAULTS.min_quadrature_dim
+    may_integrate = dim >= least and products <= most and not partners
     if may_integrate and not_additive is not None and not_additive() is None:
         return EstimatorChoice("quadrature")
     if has_paths:
         return EstimatorChoice("spherical")
-    otherwise = "spherical" if dim <= options.max_spherical_dim else "stein"
-    is_cheap = partners or options.cheap_hessian * products <= dim
-    if not is_cheap or products > options.max_products:
+    otherwise = "spherical" if dim <= most else "stein"
+    is_cheap = partners or DEFAULTS.cheap_hessian * products <= dim
+    if not is_cheap or products > most:
         return EstimatorChoice(otherwise)
     error = obstacle()
     return EstimatorChoice("hessian") if error is None else EstimatorChoice(otherwise, str(error))
@@ -144,7 +143,6 @@ def cost_of_step(
     num_gradients: int | None = None,
     *,
     adapts: bool = False,
-    options: EstimatorOptions = DEFAULTS,
 ) -> EstimateCost:
     """What ``NaturalELBO`` evaluates in a step.
 
@@ -155,21 +153,18 @@ def cost_of_step(
     :param adapts: whether more groups may follow, if ``num_gradients`` does not say how many.
     """
     size = Size(dim, products, num_particles, num_gradients, adapts)
-    return ESTIMATORS[curvature].cost_of_step(size, options)
+    return ESTIMATORS[curvature].cost_of_step(size)
 
 
-def cost_of_group(
-    curvature: str, dim: int, products: int, data_size: int, options: EstimatorOptions = DEFAULTS
-) -> EstimateCost:
+def cost_of_group(curvature: str, dim: int, products: int, data_size: int) -> EstimateCost:
     """What ``fit`` evaluates in a group: about as much, whatever the curvature.
 
     :param data_size: numbers in the model's largest argument.
     """
-    size = Size(dim, products, data_size=data_size)
-    return ESTIMATORS[curvature].cost_of_group(size, options)
+    return ESTIMATORS[curvature].cost_of_group(dim, products, data_size)
 
 
-def is_noisy(count: Any, noise: Any, square: Any, options: EstimatorOptions = DEFAULTS) -> Any:
+def is_noisy(count: Any, noise: Any, square: Any) -> Any:
     """Whether another batch is worth its cost: the norm test of Byrd, Chin, Nocedal and Wu (2012).
 
     *Sample size selection in optimization methods for machine learning*, Math. Program. 134.
@@ -179,15 +174,14 @@ def is_noisy(count: Any, noise: Any, square: Any, options: EstimatorOptions = DE
     :param square: the sum of the squared norms of their directions.
     """
     # The mean's noise is noise / count^2, its squared norm square / count.
-    is_seen = noise > options.noisy_part * square * count
-    is_worth_it = is_seen & (noise < options.hopeless * count) & (count < options.max_batches)
-    return (noise > options.noisy * count**2) & is_worth_it
+    is_seen = noise > DEFAULTS.noisy_part * square * count
+    is_worth_it = is_seen & (noise < DEFAULTS.hopeless * count) & (count < DEFAULTS.max_batches)
+    return (noise > DEFAULTS.noisy * count**2) & is_worth_it
 
 
-def points_at_once(data_size: int, options: EstimatorOptions = DEFAULTS) -> int:
+def points_at_once(data_size: int) -> int:
     """How many draws share a pass: eight at least.
 
     :param data_size: numbers in the model's largest argument.
     """
-    in_memory = options.max_numbers_at_once // max(data_size, 1)
-    return max(8, min(options.max_draws_at_once, in_memory))
+    return max(8, min(DRAWS_AT_ONCE, NUMBERS_AT_ONCE // max(data_size, 1)))

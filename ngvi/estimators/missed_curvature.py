@@ -47,7 +47,7 @@ def missed(
         suspects = {
             name
             for name, along in at_nodes(nodes, suspects).items()
-            if along is None or _defect(*along, step, weights, eps) > DEFAULTS.max_defect
+            if along is None or _defect(*along, step, weights, eps) > DEFAULTS.jump
         }
         if not suspects:
             break

@@ -19,6 +19,11 @@ import numpy as np
 from ngvi.estimators.options import DEFAULTS
 from ngvi.families.base import Array
 
+#: Numbers of a term at all nodes: what one row needs, many shall not pay for.
+MAX_NUMBERS = 2**22
+#: What nodes seem to miss of this many units in the last place is rounding.
+ROUNDING_UNITS = 64
+
 
 @functools.cache
 def nodes(dim: int) -> tuple[np.ndarray, float]:
@@ -54,7 +59,7 @@ def max_halvings(size: int, dim: int) -> int:
 
     :param size: numbers of the term.
     """
-    most = max(DEFAULTS.max_node_numbers // (len(nodes(dim)[0]) * max(size, 1)), 1)
+    most = max(MAX_NUMBERS // (len(nodes(dim)[0]) * max(size, 1)), 1)
     return min(DEFAULTS.max_halvings, (most.bit_length() - 1) // dim)
 
 
@@ -165,7 +170,7 @@ class NodeSums(NamedTuple):
         """What the nodes miss of each element, in nats; of those that are finite everywhere."""
         count = len(self.first)
         second = dict(zip(pairs(count), self.second, strict=True))
-        missed = -DEFAULTS.rounding_units * eps * self.size
+        missed = -ROUNDING_UNITS * eps * self.size
         for k in range(count):
             missed = missed + abs(covariance.along(self.first, k) - self.value_z[k])
             for i in range(count):

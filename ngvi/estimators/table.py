@@ -16,7 +16,10 @@ import enum
 import importlib
 from typing import Any, ClassVar, NamedTuple
 
-from ngvi.estimators.options import EstimatorOptions
+from ngvi.estimators.options import DEFAULTS
+
+#: Draws of a pass times the numbers of the model's largest argument.
+NUMBERS_AT_ONCE = 2**25
 
 
 class Needs(enum.Enum):
@@ -34,19 +37,23 @@ class EstimateCost(NamedTuple):
     num_hessians: int  #: at the first draws; or values, where no draw has a Hessian
     num_gradients: int  #: at all draws; or values, where no draw has a gradient
     num_products: int  #: Hessian-vector products
-    num_groups: int = 0  #: of orthogonal points, with ``"spherical"``
-    max_batches: int = 1  #: of as many groups each, while they are noisy
+    num_groups: int  #: of orthogonal points, with ``"spherical"``
+    max_batches: int  #: of as many groups each, while they are noisy
+
+    @classmethod
+    def of_draws(cls, num_hessians: int, num_gradients: int, num_products: int) -> EstimateCost:
+        """Return that of draws that are no orthogonal points."""
+        return cls(num_hessians, num_gradients, num_products, 0, 1)
 
 
 class Size(NamedTuple):
-    """By which the cost of an estimate is decided."""
+    """What decides the cost of a step."""
 
     dim: int  #: ``d``, the number of latents of all Gaussians
     products: int  #: Hessian-vector products that the Hessian takes, as much as is needed of it
-    num_particles: int = 1  #: ``K``; see ``NaturalELBO``
-    num_gradients: int | None = None  #: over how many draws to average the gradient, if given
-    adapts: bool = False  #: whether more groups may follow
-    data_size: int = 1  #: numbers in the model's largest argument
+    num_particles: int  #: ``K``; see ``NaturalELBO``
+    num_gradients: int | None  #: over how many draws to average the gradient, if given
+    adapts: bool  #: whether more groups may follow
 
 
 class Estimator:
@@ -64,15 +71,16 @@ class Estimator:
     of_fit: ClassVar[bool] = True
 
     @classmethod
-    def cost_of_step(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+    def cost_of_step(cls, size: Size) -> EstimateCost:
         """What ``NaturalELBO`` evaluates in a step."""
         has_products = cls.needs in (Needs.HESSIANS, Needs.TERMS)
-        return EstimateCost(size.num_particles, size.num_particles, has_products * size.products)
+        count = size.num_particles
+        return EstimateCost.of_draws(count, count, has_products * size.products)
 
     @classmethod
-    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
-        """What ``fit`` evaluates in a group of draws: about as much, whatever the estimator."""
-        return EstimateCost(options.num_stein, options.num_stein, 0)
+    def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
+        """Return what ``fit`` evaluates in a group of draws: as much, whatever the estimator."""
+        return EstimateCost.of_draws(DEFAULTS.num_gradients, DEFAULTS.num_gradients, 0)
 
 
 class Spherical(Estimator):
@@ -91,17 +99,17 @@ class Spherical(Estimator):
     """
 
     @classmethod
-    def cost_of_step(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+    def cost_of_step(cls, size: Size) -> EstimateCost:
         points, given = 2 * size.dim + 1, size.num_gradients
-        groups = -(-size.num_particles // options.particles_per_group)
+        groups = -(-size.num_particles // DEFAULTS.particles_per_group)
         if given is not None:
             groups = max(1, -(-given // points))
-        batches = options.max_batches if size.adapts and given is None and groups > 1 else 1
+        batches = DEFAULTS.max_batches if size.adapts and given is None and groups > 1 else 1
         return EstimateCost(groups * points, groups * points, 0, groups, batches)
 
     @classmethod
-    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
-        return EstimateCost(2 * size.dim + 1, 2 * size.dim + 1, 0, 1)
+    def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
+        return EstimateCost(2 * dim + 1, 2 * dim + 1, 0, 1, 1)
 
 
 class Hessian(Estimator):
@@ -117,15 +125,15 @@ class Hessian(Estimator):
     needs = Needs.HESSIANS
 
     @classmethod
-    def cost_of_step(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
-        return _with_gradients(size.num_particles, size.products, size, options)
+    def cost_of_step(cls, size: Size) -> EstimateCost:
+        return _with_gradients(size.num_particles, size.products, size.products, size.num_gradients)
 
     @classmethod
-    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
-        in_memory = options.max_numbers_at_once // size.data_size
-        affordable = min(size.dim // size.products, options.max_hessians, in_memory)
-        hessians = max(options.min_hessians, 2 * (affordable // 2))
-        return _with_gradients(hessians, size.products, size, options)
+    def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
+        in_memory = NUMBERS_AT_ONCE // data_size
+        affordable = min(dim // products, DEFAULTS.max_hessians, in_memory)
+        hessians = max(DEFAULTS.min_hessians, 2 * (affordable // 2))
+        return _with_gradients(hessians, products, products, None)
 
 
 class GaussNewton(Estimator):
@@ -142,10 +150,10 @@ class GaussNewton(Estimator):
     of_fit = False
 
     @classmethod
-    def cost_of_step(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
+    def cost_of_step(cls, size: Size) -> EstimateCost:
         # Of a network the squares of all examples cost a few gradients, not ``d`` of them.
-        of_one = 1 if size.dim > options.max_spherical_dim else size.products
-        return _with_gradients(size.num_particles, of_one, size, options)
+        of_one = 1 if size.dim > DEFAULTS.max_directions else size.products
+        return _with_gradients(size.num_particles, of_one, size.products, size.num_gradients)
 
 
 class Stein(Estimator):
@@ -187,8 +195,8 @@ class Quadrature(Estimator):
     needs = Needs.TERMS
 
     @classmethod
-    def cost_of_group(cls, size: Size, options: EstimatorOptions) -> EstimateCost:
-        return EstimateCost(1, 1, size.products)  # as many with the terms' Jacobians
+    def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
+        return EstimateCost.of_draws(1, 1, products)  # as many with the terms' Jacobians
 
 
 #: All estimators by name.
@@ -217,14 +225,15 @@ def new_estimator(name: str, package: str, **given: Any) -> Any:
 
 
 def _with_gradients(
-    num_hessians: int, products: int, size: Size, options: EstimatorOptions
+    num_hessians: int, cost: int, products: int, gradients: int | None
 ) -> EstimateCost:
-    """Hessians, and gradients at more draws.
+    """Return the cost of Hessians, and of gradients at more draws.
 
-    :param products: Hessian-vector products, or gradients, that one costs.
+    :param cost: of a Hessian in gradients.
+    :param products: Hessian-vector products of one.
+    :param gradients: how many there are in all; None for as many as add little to the cost.
     """
-    added = min(options.gradients_per_hessian - 1, int(options.max_added_cost * products))
-    gradients = size.num_gradients
     if gradients is None:
+        added = min(DEFAULTS.num_gradients - 1, int(DEFAULTS.max_added_cost * cost))
         gradients = num_hessians * (1 + added)
-    return EstimateCost(num_hessians, gradients, num_hessians * size.products)
+    return EstimateCost.of_draws(num_hessians, gradients, num_hessians * products)

@@ -136,7 +136,7 @@ class Groups(NamedTuple):
         """
         if estimator != "spherical" or cubature is None:
             return cls(dim, cost_of_group(estimator, dim, products, data_size))
-        return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1), cubature)
+        return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1, 1), cubature)
 
     @property
     def is_expensive(self) -> bool:
@@ -145,10 +145,10 @@ class Groups(NamedTuple):
         return has_points and self.cost.num_gradients > OPTIONS.expensive_group
 
     def few(
-        self, rng: np.random.Generator, num_groups: int, count: int = DEFAULTS.num_stein
+        self, rng: np.random.Generator, num_groups: int, count: int = DEFAULTS.num_gradients
     ) -> Sample:
         """Return groups of few random draws, which see one minibatch each."""
-        groups = Groups(self.dim, EstimateCost(count, count, 0)).sample(rng, num_groups)
+        groups = Groups(self.dim, EstimateCost.of_draws(count, count, 0)).sample(rng, num_groups)
         return [group._replace(one_batch=True) for group in groups]
 
     def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:

@@ -44,7 +44,7 @@ def check_same(
     if prior is not None:
         nothing = np.zeros((len(theta), len(rows.weights)))
         pairs.append((prior.at(theta)[0], rows.weighted(theta, nothing)[0]))
-    same = DEFAULTS.same_value
+    same = DEFAULTS.same
     for found, wanted in pairs:
         if not np.allclose(found, wanted, rtol=same, atol=same, equal_nan=True):
             raise NotAdditiveError("it takes another way at other latents")

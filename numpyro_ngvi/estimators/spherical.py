@@ -29,7 +29,7 @@ class Spherical:
     """
 
     at_once: int
-    num_groups: int = 1
+    num_groups: int
 
     def __call__(
         self, density: Density, here: Families, points: PointsBySite, params: Any = ()

@@ -33,7 +33,7 @@ from numpyro_ngvi.guide.distributions import (
     StructuredNormal,
     StructuredTransform,
 )
-from numpyro_ngvi.tracing.compilation import SIZES, compiled
+from numpyro_ngvi.tracing.compilation import MANY, compiled
 
 
 class NaturalNormal(StructuredNormal):
@@ -85,7 +85,7 @@ def _drawing(shape: tuple[int, ...]) -> Callable:
         reparametrised = family.reparametrised(noise)
         return draw_at(family, reparametrised), [noise, reparametrised]
 
-    return compiled(drawn, runs_once=math.prod(shape) < SIZES.many)
+    return compiled(drawn, runs_once=math.prod(shape) < MANY)
 
 
 @functools.lru_cache(maxsize=64)
@@ -95,7 +95,7 @@ def drawing(shape: tuple[int, ...]) -> Callable:
     def drawn(key: jax.Array, family: Family) -> jax.Array:
         return family.sample(jax.random.normal(key, shape, family.loc.dtype))
 
-    return compiled(drawn, runs_once=math.prod(shape) < SIZES.many)
+    return compiled(drawn, runs_once=math.prod(shape) < MANY)
 
 
 def to_distribution(family: Family) -> dist.Distribution:

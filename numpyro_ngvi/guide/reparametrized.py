@@ -29,7 +29,7 @@ from numpyro_ngvi.families import Family
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.linalg.arrow import Arrow
 from numpyro_ngvi.tracing.arguments import Arguments, as_jax
-from numpyro_ngvi.tracing.compilation import SIZES, blocks, compiled
+from numpyro_ngvi.tracing.compilation import blocks, compiled, few_in_all
 from numpyro_ngvi.tracing.of_sites import OfSites
 from numpyro_ngvi.tracing.traced import Operations, Traced
 
@@ -281,7 +281,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     def _in_models_coordinates(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
         self._check_set_up()
         count = math.prod(latents.shape[:-1])
-        is_short = SIZES.are_few_in_all(count, Arguments(*self._data).data_size)
+        is_short = few_in_all(count, Arguments(*self._data).data_size)
         run = self._by_map("draws", self._own_of(params), runs_once=is_short)
         if latents.ndim == 1 or isinstance(latents, jax.core.Tracer):  # a part of another program
             return run(latents)

@@ -27,9 +27,9 @@ from numpyro_ngvi.inference.evaluation import Evaluation
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import PROGRAMS, SIZES, blocks, compiled, enable_x64
+from numpyro_ngvi.tracing.compilation import PROGRAMS, blocks, compiled, enable_x64, few_in_all
 from numpyro_ngvi.tracing.prior import draws_of_prior
-from numpyro_ngvi.tracing.sites import abstract_trace, subsampled_plates
+from numpyro_ngvi.tracing.sites import subsampled_plates
 from numpyro_ngvi.tracing.traced import Traced, key_like
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
@@ -46,7 +46,7 @@ POINTS_AT_ONCE, FEW_AT_POINTS = 8, 2**13
 POINTS_IN_DOUBLE = 16
 #: Methods of :class:`Evaluation`, and what else is a program of one: values in double precision.
 _GROUP, _POINTS, _DOUBLE = "one_group", "some_points", "in_double"
-_METHODS, _OF_VALUES = {_DOUBLE: "some_values"}, ("", EstimateCost(0, 0, 0))
+_METHODS, _OF_VALUES = {_DOUBLE: "some_values"}, ("", EstimateCost.of_draws(0, 0, 0))
 
 
 class Objective:
@@ -78,7 +78,8 @@ class Objective:
         self.sample, self._cost = self.groups.sample, self.groups.cost
         lengths = (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array))
         num_rows = max(lengths, default=1)
-        plates = self._plates(args, kwargs)
+        start = space.constrain(not_gaussian(space.initial))
+        plates = subsampled_plates(model, start, args, kwargs)
         self.is_subsampled = bool(plates)
         self.rows = rows = Rows(*plates[0]) if len(plates) == 1 else None
         visited = rows.visited / rows.size if rows else 1.0
@@ -98,15 +99,12 @@ class Objective:
         self._arguments.take(args, kwargs)
         shapes = tuple(np.shape(array) for array in self._arguments.arrays)
         if shapes not in self._fractions:
-            plates = self._plates(args, kwargs)
+            start = self._space.constrain(not_gaussian(self._space.initial))
+            plates = subsampled_plates(self.model, start, args, kwargs)
             parts = {plate: (visited, size) for plate, size, visited in plates}
             words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
             self._fractions[shapes] = fraction(parts, words)
         return self._fractions[shapes]
-
-    def _plates(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, int, int]]:
-        params = self._space.constrain(not_gaussian(self._space.initial))
-        return subsampled_plates(abstract_trace(self.model, args, kwargs, params))
 
     @property
     def is_exact(self) -> bool:
@@ -232,7 +230,7 @@ class Objective:
         # By its own kind of draws: many of the others are no reason to compile it once more.
         has_gradients = name in (_GROUP, _POINTS)
         draws = self.cost.gradients if has_gradients else self.cost.values
-        return self._finds_modes and SIZES.are_few_in_all(draws, self._data_size)
+        return self._finds_modes and few_in_all(draws, self._data_size)
 
     def _how_compiled(self, name: str, is_short: bool) -> dict[str, Any]:
         if name == _DOUBLE:

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,27 +32,23 @@ _AT_ONCE = {
 }
 
 
-class ProgramSizes(NamedTuple):
-    """How many numbers a program works on decides how it is compiled."""
+#: A program that works on this many numbers runs long: it is compiled as ever. On fewer it runs a
+#: millisecond: if it runs some tens of times only, it is compiled at once.
+MANY = 2**17
+#: A search for modes is compiled to be there soon, not to be fast, as long as its draws so far and
+#: those that any fit takes, times the numbers of the largest array, are no more than these.
+FEW_IN_ALL = 2_500_000
+DRAWS_OF_ANY_FIT = 15_000
 
-    #: A program that works on this many numbers runs long: it is compiled as ever. On fewer it runs
-    #: a millisecond: if it runs some tens of times only, it is compiled at once.
-    many: int = 2**17
-    #: A search for modes is compiled to be there soon, not to be fast, as long as its draws so far
-    #: and those that any fit takes, times the numbers of the largest array, are no more than these.
-    few_in_all: int = 2_500_000
-    draws_of_any_fit: int = 15_000
-
-    def are_few_in_all(self, draws: int, data_size: int) -> bool:
-        """Whether Newton's method takes longer to compile than to run, as far as can be told."""
-        return (self.draws_of_any_fit + draws) * data_size <= self.few_in_all
-
-
-SIZES = ProgramSizes()
 #: The programs of models, of all fits.
 PROGRAMS = Programs(MOST_KEPT)
 if hasattr(os, "register_at_fork"):  # another thread of the parent may be at them
     os.register_at_fork(after_in_child=PROGRAMS.renew_lock)
+
+
+def few_in_all(draws: int, data_size: int) -> bool:
+    """Tell whether Newton's method takes longer to compile than to run, as far as can be told."""
+    return (DRAWS_OF_ANY_FIT + draws) * data_size <= FEW_IN_ALL
 
 
 def compiled(
@@ -83,7 +79,7 @@ def compiled(
         if jax.config.jax_disable_jit:
             return function
         jit = jax.jit
-        if num_numbers < SIZES.many:
+        if num_numbers < MANY:
             jit = _jit_short if is_short else _jit_often
         return kept(function, PROGRAMS, jit, of) if is_made else jit(function)
 
@@ -93,7 +89,7 @@ def compiled(
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             # A part of another program, whose options hold.
             return (function if of is None else inlined(function, PROGRAMS, of))(*args)
-        is_small = runs_few and sum(map(np.size, leaves)) < SIZES.many
+        is_small = runs_few and sum(map(np.size, leaves)) < MANY
         with without_collections():
             return program(runs_once or is_small)(*args)
 

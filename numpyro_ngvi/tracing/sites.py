@@ -46,7 +46,10 @@ def abstract_trace(
     return found
 
 
-def subsampled_plates(trace: dict[str, dict[str, Any]]) -> list[tuple[str, int, int]]:
+def subsampled_plates(
+    model: Callable, params: dict[str, Any], args: tuple, kwargs: dict
+) -> list[tuple[str, int, int]]:
     """Return the name of each plate of which a run sees a part, its size, and that of the part."""
+    trace = abstract_trace(model, args, kwargs, params)
     plates = [(name, *site["args"]) for name, site in trace.items() if site["type"] == "plate"]
     return [plate for plate in plates if plate[2] is not None and plate[2] < plate[1]]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from ngvi._warn import warn
 from ngvi.estimators.missed_curvature import half_segment, what_is_missed
@@ -34,6 +33,8 @@ from pyro_ngvi.tracing.messengers import OperationMode, Registered
 BYTES_PER_PASS = 2**28
 #: Likewise the largest of them on a CPU, in whose cache it is then for the next operation.
 BYTES_OF_RESULT = 2**20
+#: Results that a search for modes holds at once, as a guess.
+RESULTS_AT_ONCE = 16
 
 
 @dataclasses.dataclass
@@ -53,8 +54,8 @@ class Plan:
     products: HessianProducts
     bytes_per_draw: float
     num_elements: int
-    bytes_of_rows: float = 0.0
-    bytes_of_result: float = 0.0
+    bytes_of_rows: float
+    bytes_of_result: float
 
     def is_for(self, model: Callable, guide: Callable) -> bool:
         """Whether the plan was made for these two."""
@@ -135,7 +136,7 @@ def make_plan(
     facts = inspect(model, guide, args, kwargs, max_plate_nesting)
     density = LogDensity(model, guide, args, kwargs, facts)
     if not density.posteriors:  # every latent is a conjugate site
-        return Plan(model, guide, facts, HessianProducts(), 0.0, 1), density
+        return Plan(model, guide, facts, HessianProducts(), 0.0, 1, 0.0, 0.0), density
     centre, step = _segment(density)
     if validate:
         density.validate(centre)
@@ -144,11 +145,10 @@ def make_plan(
     _warn_of_unregistered(density, _line(centre, step, 2))
     # The difference leaves out the data, which all draws share; no more draws than that takes.
     two, three = (_saved_bytes(density, _line(centre, step, num)) for num in (2, 3))
-    sizes = three[0] - two[0], max(_num_elements((args, kwargs)), 1)
-    plan = Plan(model, guide, facts, HessianProducts(), *sizes)
-    if next(iter(centre.values())).is_cpu:
-        plan.bytes_of_result = three[1] - two[1]
-    return plan, density
+    num_elements = max(_num_elements((args, kwargs)), 1)
+    is_cpu = next(iter(centre.values())).is_cpu
+    sizes = three[0] - two[0], num_elements, 0.0, is_cpu * (three[1] - two[1])
+    return Plan(model, guide, facts, HessianProducts(), *sizes), density
 
 
 def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
@@ -208,38 +208,23 @@ def _saved_bytes(density: LogDensity, latents: Arrays) -> tuple[int, int]:
     except RuntimeError as error:
         if "saved tensor hooks" not in str(error):
             raise
-        with torch.enable_grad(), _Results() as results:  # a guide that differentiates the model
+        # A guide that differentiates the model lets go of most results, one after another.
+        with torch.enable_grad(), _Largest() as largest:
             density(latents)
-        return results.bytes, results.most
+        return RESULTS_AT_ONCE * largest.bytes, largest.bytes
     return sum(sizes.values()), max(sizes.values(), default=0)
 
 
-class _Results(OperationMode):
-    """Finds the most bytes of results that live at once, and of one of them.
+class _Largest(OperationMode):
+    """Finds the most bytes of a result."""
 
-    A guide that differentiates the model lets go of most of them, one iteration after another.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = self.most = self._now = 0
-        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+    bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.layout is torch.strided:
-            self._add(StorageWeakRef(result.untyped_storage()), result.untyped_storage().nbytes())
+            self.bytes = max(self.bytes, result.nbytes)
         return result
-
-    def _add(self, storage: StorageWeakRef, size: int) -> None:
-        if storage.cdata in self._alive and not self._alive[storage.cdata][0].expired():
-            return
-        self._alive[storage.cdata] = storage, size
-        self._now, self.most = self._now + size, max(self.most, size)
-        if self._now > self.bytes:
-            self._alive = {k: kept for k, kept in self._alive.items() if not kept[0].expired()}
-            self._now = sum(size for _, size in self._alive.values())
-            self.bytes = max(self.bytes, self._now)
 
 
 def _num_elements(tree: Any) -> int:

@@ -35,6 +35,9 @@ from pyro_ngvi.tracing.messengers import quiet
 
 #: Numbers of a term at all nodes that are computed together.
 NUMBERS_AT_ONCE = 2**18
+#: How far an affine function is followed, in units of a direction: so much less is what its value
+#: at the start is rounded to than its change.
+FAR = 2.0**30
 
 
 @shared_doc(table.Quadrature)
@@ -106,7 +109,7 @@ def _check_values(terms: AdditiveTerms, density: LogDensity, here: Families) -> 
             latents[site] = family.sample(noise)[0]
         known = dict(zip(map(id, terms.latents), latents.values(), strict=True))
         found, wanted = evaluate([terms.result], known)[0], density.of_one(latents)
-        same = DEFAULTS.same_value
+        same = DEFAULTS.same
         if not torch.isclose(found, wanted, rtol=same, atol=same, equal_nan=True):
             raise NotAdditiveError("it takes another way at other latents")
 
@@ -129,10 +132,9 @@ class TorchCalculus:
         def push(rows: list[Tensor]) -> list[Tensor]:
             # Torch's way forward compiles decompositions first, for a third of a second. What is
             # affine has the slope of any two points; far apart its size there does not count.
-            far = DEFAULTS.far
-            there = [vector + far * row for vector, row in zip(at, rows, strict=True)]
+            there = [vector + FAR * row for vector, row in zip(at, rows, strict=True)]
             changed = zip(torch.func.vmap(whole)(*there), values, strict=True)
-            slopes = (torch.where(here.isfinite(), (to - here) / far, 0.0) for to, here in changed)
+            slopes = (torch.where(here.isfinite(), (to - here) / FAR, 0.0) for to, here in changed)
             return [slope.movedim(0, -1) for slope in slopes]
 
         def pull(changes: list[Tensor]) -> list[Tensor]:

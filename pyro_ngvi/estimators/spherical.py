@@ -37,7 +37,7 @@ class Spherical(FromGradients):
     """
 
     weighted = True
-    num_groups: int = 1
+    num_groups: int
 
     def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
         if (site := mixture_in(here)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pyro.distributions as dist
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ngvi.errors import scaled_guide
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.tracing.messengers import EnoughError
 from pyro_ngvi.tracing.sites import conjugate_site_of, family_of
 
 #: What to do where the values of latents decide which others there are.
@@ -26,34 +25,23 @@ SAME_LATENTS = (
 class Posteriors(Messenger):
     """Collects the families that the guide draws from, which draw their mean.
 
-    :param last: the site after which nothing else of a run is wanted; None for a whole run.
     :ivar found: Gaussians with live coordinates, by the name of the sample site.
     :ivar conjugate_sites: conjugate sites with live natural parameters, by name.
     :ivar visited: how often a minibatch counts each coordinate, by the site, where it visits a
         part of them (:mod:`ngvi.guide.subsampled_latents`).
     """
 
-    def __init__(self, last: str | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.last = last
         self.visited: dict[str, Tensor] = {}
         self.found: dict[str, Family] = {}
         self.conjugate_sites: dict[str, Any] = {}
-
-    def collect(self, run: Callable[[], Any]) -> Any:
-        """Run the guide inside, and return its result; None where the run ends with ``last``."""
-        try:
-            return run()
-        except EnoughError:
-            return None
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         if msg["name"] in self.found:
             scale = msg["scale"]
             if not (isinstance(scale, (int, float)) and scale == 1.0):
                 raise ValueError(scaled_guide(scale, "poutine.scale"))
-            if msg["name"] == self.last:
-                raise EnoughError
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         conjugate = conjugate_site_of(msg)

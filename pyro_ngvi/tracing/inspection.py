@@ -33,12 +33,8 @@ class ModelFacts:
     :ivar idle: latents with masked elements that nobody uses; see
         :mod:`~pyro_ngvi.tracing.partly_observed`.
     :ivar is_subsampled: whether a plate takes a part of its data.
-    :ivar drawn: the plates whose indices are all that a run of the model draws; None if these are
-        not known, or if there is more.
-    :ivar drawn_from: the signature of arguments, and what these plates' indices are drawn from
-        with such; None if it is not known.
-    :ivar last: the guide's last family, if all that the guide does then follows from what it has
-        drawn: neither parameters nor other draws. None if there is more.
+    :ivar drawn_from: the signature of arguments, and what the plates' indices are drawn from with
+        such; None if it is not known.
     :ivar is_indefinite: whether a matrix that the model factorises is not always positive definite.
     :ivar particles: how draws share a run: ``"vmap"`` (``torch.vmap`` over the run), ``"plate"``
         (an outer plate, which takes models that broadcast), ``"writing vmap"`` (which takes models
@@ -56,9 +52,7 @@ class ModelFacts:
     is_stochastic: bool = False
     idle: frozenset[str] = frozenset()
     is_subsampled: bool = False
-    drawn: frozenset[str] | None = None
     drawn_from: tuple[Any, dict[str, Any]] | None = None
-    last: str | None = None
     is_indefinite: bool = False
     particles: str = "loop"
     rewrites: bool = True
@@ -99,27 +93,8 @@ def inspect(
                 facts.is_enumerated |= is_enumerated(site)
                 facts.unguided |= set() if is_enumerated(site) else {name}
     facts.is_stochastic = bool(facts.partners or facts.unguided)
-    facts.last = _last(guide_trace)
     facts.idle = idle_latents(model, model_trace, latents, args, kwargs)
     facts.max_plate_nesting = (
         -min(dims) if math.isinf(max_plate_nesting) else int(max_plate_nesting)
     )
     return facts
-
-
-def _last(guide_trace: poutine.Trace) -> str | None:
-    """See :class:`ModelFacts`."""
-    last = None
-    for name, site in guide_trace.nodes.items():
-        if site["type"] == "sample" and family_of(site) is not None:
-            last = name
-        elif site["type"] == "param" or (site["type"] == "sample" and not _follows(site)):
-            last = None
-    return last
-
-
-def _follows(site: dict[str, Any]) -> bool:
-    """Whether a site of the guide draws nothing."""
-    if site_is_subsample(site):
-        return not is_subsampled(site)
-    return type(site["fn"]).__name__ in NO_DRAWS

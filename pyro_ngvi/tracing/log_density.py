@@ -76,24 +76,17 @@ class LogDensity:
     def _record(self) -> dict[str, Family]:
         facts, arguments = self.facts, signature((self.args, self.kwargs))
         known = None
-        if facts.drawn is not None and facts.drawn_from and facts.drawn_from[0] == arguments:
+        if facts.drawn_from is not None and facts.drawn_from[0] == arguments:
             known = facts.drawn_from[1]
-        runs_model = facts.is_subsampled and known is None
-        last = None if runs_model else facts.last
-        with quiet(), self.minibatch.recording(), Posteriors(last) as posteriors:
-            trace = posteriors.collect(
-                lambda: poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
-            )
-            if runs_model:
-                model = poutine.replay(self.model, trace=trace)
-                with torch.no_grad():
-                    facts.drawn = self.minibatch.draw(
-                        lambda: model(*self.args, **self.kwargs), facts.drawn
-                    )
-                found = self.minibatch.drawn_from if facts.drawn is not None else None
-                facts.drawn_from = None if found is None else (arguments, found)
-            elif known:
+        with quiet(), self.minibatch.recording(), Posteriors() as posteriors:
+            trace = poutine.trace(self.guide).get_trace(*self.args, **self.kwargs)
+            if known is not None:
                 self.minibatch.draw_again(known)
+            elif facts.is_subsampled:
+                with torch.no_grad():
+                    poutine.replay(self.model, trace=trace)(*self.args, **self.kwargs)
+                found = self.minibatch.drawn_from
+                facts.drawn_from = None if found is None else (arguments, found)
         self.conjugate_sites = posteriors.conjugate_sites
         if not posteriors.found and not posteriors.conjugate_sites:
             names = ", ".join(repr(name) for name in trace.stochastic_nodes) or "nothing"
@@ -234,7 +227,7 @@ class LogDensity:
             if is_recorded:
                 raise
             facts.is_subsampled = is_recorded = True
-            facts.drawn = None
+            facts.drawn_from = None
             self._record()
         except torch.linalg.LinAlgError:
             if facts.is_indefinite:

@@ -15,10 +15,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class EnoughError(Exception):
-    """All is known that was wanted of a run, which ends."""
-
-
 class Registered(Messenger):
     """Collects the tensors of all parameters that a run names: what SVI's optimiser sees.
 
@@ -124,13 +120,6 @@ class NoiseState:
     def __init__(self) -> None:
         self._cpu = torch.get_rng_state()
         self._devices = {device: torch.cuda.get_rng_state(device) for device in _devices()}
-
-    def is_now(self) -> bool:
-        """Whether nothing was drawn since."""
-        now = NoiseState()
-        if not torch.equal(self._cpu, now._cpu) or len(self._devices) < len(now._devices):
-            return False
-        return all(torch.equal(old, now._devices[device]) for device, old in self._devices.items())
 
     @contextmanager
     def again(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,6 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_ngvi.tracing.messengers import EnoughError, NoiseState
 from pyro_ngvi.tracing.sites import is_subsampled
 
 
@@ -32,8 +31,6 @@ class MinibatchMessenger(Messenger):
         self.sizes: dict[str, int] = {}
         self._recording = False
         self._drawn_from: dict[str, Any] = {}
-        self._last: Any = None  # the state of the generators after the last plate
-        self._enough: frozenset[str] | None = None
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -44,25 +41,6 @@ class MinibatchMessenger(Messenger):
                 yield
         finally:
             self._recording = False
-
-    def draw(self, run: Callable[[], Any], plates: frozenset[str] | None) -> frozenset[str] | None:
-        """Inside :meth:`recording`, run a model for its minibatch.
-
-        :param plates: whose indices are all that the run draws at random: once these are known,
-            the rest of it is left out. None for a whole run.
-        :return: such plates, or None if something is drawn after them.
-        """
-        self._enough, self._last = plates, None if plates else NoiseState()
-        try:
-            if plates is None or not plates <= self.indices.keys():
-                run()
-        except EnoughError:
-            return plates
-        finally:
-            self._enough = None
-        if plates is not None:
-            return plates
-        return frozenset(self.indices) if self._last.is_now() else None
 
     @property
     def drawn_from(self) -> dict[str, Any] | None:
@@ -102,7 +80,3 @@ class MinibatchMessenger(Messenger):
         if self._recording and site_is_subsample(msg) and is_subsampled(msg):
             self.indices[msg["name"]] = msg["value"]
             self.sizes[msg["name"]] = int(msg["fn"].size)
-            if self._enough is None:
-                self._last = NoiseState()
-            elif self._enough <= self.indices.keys():
-                raise EnoughError

@@ -66,7 +66,7 @@ class Recording:
     :ivar written: slots of tensors whose storage is written into.
     """
 
-    num_rows: int = 0
+    num_rows: int
     tensors: list[Tensor] = dataclasses.field(default_factory=list)
     steps: list[Operation] = dataclasses.field(default_factory=list)
     inputs: list[int] = dataclasses.field(default_factory=list)

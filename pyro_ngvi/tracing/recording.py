@@ -17,9 +17,8 @@ Whatever does not hold, the function itself is called from then on.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,14 +47,10 @@ _DRAWS = {torch.Tag.nondeterministic_seeded}
 _VALUES = {*_DRAWS, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-@dataclasses.dataclass(frozen=True)
-class ReplayOptions:
-    """The numbers that decide when a function is recorded."""
-
-    #: Calls before a function is recorded, which takes as long as six of them.
-    calls_before: int = 8
-    #: Rows of the two recordings. One and two rows are often treated as cases of their own.
-    rows: tuple[int, int] = (3, 5)
+#: Calls before a function is recorded, which takes as long as six of them.
+CALLS_BEFORE = 8
+#: Rows of the two recordings. One and two rows are often treated as cases of their own.
+FEW_ROWS, MORE_ROWS = 3, 5
 
 
 class Replays:
@@ -72,8 +67,6 @@ class Replays:
     >>> found[9][0]
     tensor([ 27., 108., 189., 270.])
     """
-
-    options: ClassVar[ReplayOptions] = ReplayOptions()
 
     def __init__(self) -> None:
         self._known: dict[Any, _Replayed] = {}
@@ -146,8 +139,7 @@ class _Replayed:
         return expected if all(map(_agree, found, expected)) else self._refuse(expected)
 
     def _record(self, function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
-        options = Replays.options
-        if self.is_refused or self.calls <= options.calls_before or len(rows[0]) < options.rows[0]:
+        if self.is_refused or self.calls <= CALLS_BEFORE or len(rows[0]) < FEW_ROWS:
             return
         try:
             self.program = recorded(function, rows, leaves)
@@ -164,10 +156,10 @@ def recorded(function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor] 
 
     :raises NotReplayableError: if it does what cannot be replayed.
     """
-    num, (few, more) = len(rows[0]), Replays.options.rows
+    num = len(rows[0])
     one, other = (
         RecordingMode(leaves).record(function, [part[pick] for part in rows])
-        for pick in (list(range(few)), [-1 - i % num for i in range(more)])
+        for pick in (list(range(FEW_ROWS)), [-1 - i % num for i in range(MORE_ROWS)])
     )
     return Program(one, other)
 
@@ -207,7 +199,7 @@ class RecordingMode(OperationMode):
 
     def __init__(self, leaves: Sequence[Tensor]) -> None:
         super().__init__()
-        self._found = Recording()
+        self._found = Recording(0)
         self._slots: dict[int, int] = {}
         self._leaves = {id(leaf) for leaf in leaves}
         # Storages of what follows from rows and leaves, and of what is written into.

@@ -31,10 +31,10 @@ def never():
     [
         (1, 1, "spherical"),
         (50, 50, "spherical"),  # dense, or a diagonal of a dense Hessian
-        (DEFAULTS.max_spherical_dim + 1, DEFAULTS.max_spherical_dim + 1, "stein"),
+        (DEFAULTS.max_directions + 1, DEFAULTS.max_directions + 1, "stein"),
         (800, 5, "hessian"),  # structured
         (50_000, 5, "hessian"),
-        (100_000, DEFAULTS.max_products + 1, "stein"),
+        (100_000, DEFAULTS.max_directions + 1, "stein"),
     ],
 )
 def test_auto_takes_hessians_where_they_are_cheap_and_else_gradients(dim, products, expected):
@@ -69,7 +69,7 @@ def test_of_structured_families_auto_integrates_where_locals_are_thousands():
     def no_sum():
         return NotAdditiveError("cholesky")
 
-    many = DEFAULTS.min_structured_quadrature_dim
+    many = DEFAULTS.max_directions
     assert choose("auto", many, 5, never, not_additive=lambda: None).curvature == "quadrature"
     assert choose("auto", many, 5, lambda: None, not_additive=no_sum).curvature == "hessian"
     assert (

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from pyro_ngvi import fit
+from pyro_ngvi.tracing import recording
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.program import NotReplayableError
-from pyro_ngvi.tracing.recording import ReplayOptions, Replays, recorded
+from pyro_ngvi.tracing.recording import Replays, recorded
 
 DATA = torch.tensor([0.3, -1.2, 2.0, 0.7])
 GROUPS = torch.tensor([0, 1, 1, 2])
@@ -133,7 +134,7 @@ def mean(y):
 
 
 def found(model, y, before, monkeypatch):
-    monkeypatch.setattr(Replays, "options", ReplayOptions(calls_before=before))
+    monkeypatch.setattr(recording, "CALLS_BEFORE", before)
     pyro.set_rng_seed(0)
     result = fit(model, y, effort="quick", progress_bar=False)
     return np.array([result.bound, result.cost.gradients, *result.posterior.mean.tolist()])
