@@ -27,12 +27,12 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param model: a model, whose discrete latents are summed out, marked for enumeration or not.
 :param args: its arguments.
 :param family: of the Gaussian, as for ``NaturalGaussianGuide``.
-:param num_components: of a mixture of Gaussians of this family: a number, or fewer if the data
-    tell no more, or ``"auto"``, one for each mode of the posterior; at most 16, unless ``options``
-    allow more (``mixture.max_components``). It begins at the optima of one Gaussian, and goes on
-    along the natural gradients of weights and components (:mod:`ngvi.inference.mixture_fit`).
-    ``result.family`` has ``weights`` and ``components``, and ``result.posterior`` is the PPL's own
-    mixture. Of several components locals are taken as they are.
+:param num_components: of a mixture of Gaussians of this family: a number, or one if more would
+    not raise the bound, or ``"auto"``, one for each mode that is met; at most 16. It begins at the
+    optima of one Gaussian, and goes on along the natural gradients of weights and components
+    (:mod:`ngvi.inference.mixture_fit`). ``result.family`` has ``weights`` and ``components``, and
+    ``result.posterior`` is the PPL's own mixture. Of several components locals are taken as they
+    are.
 :param guide: a guide with a ``NaturalGaussianGuide`` in it, in place of ``family``; its own
     start is used.
 :param init: go on from an earlier result of a model with the same latents.

@@ -1,9 +1,15 @@
 """From the optima of one Gaussian to a mixture of several.
 
-The components that :mod:`~ngvi.inference.components` finds become one state, from which a search
-goes on along the natural gradients of weights and components, with the mixture's exact density. Its
-certificate is that of any other search. A component that adds next to nothing is left out, and the
-search goes on without it. The mixture is kept if its bound is above that of the best Gaussian.
+Components begin at the optima that a search for one Gaussian has found, and at the modes beside
+them. The modes are where ascents lead from the search's own points with the largest importance
+weights ``p / q``; ``q`` is the sum of all Gaussians so far, each with the mass that its bound says
+(Arenz, Dahlinger, Ye, Volpp and Neumann, 2022, *A unified perspective on natural gradient
+variational inference with Gaussian mixture models*, TMLR). Each mode gets a Gaussian of its own, by
+a search as any other; Gaussians that are apart have weights in proportion to ``exp(bound)``.
+
+All of them are one state, from which a search goes on along the natural gradients of weights and
+components, with the mixture's exact density and the certificate of any other search. The mixture is
+kept if its bound is above that of the best Gaussian.
 """
 
 from __future__ import annotations
@@ -12,39 +18,46 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ngvi._lock import as_now
-from ngvi.inference.components import Contributions, Modes, places, switched
 from ngvi.inference.estimate import State
+from ngvi.inference.exploration import ascents_beside, degenerate
+from ngvi.inference.map_ascent import Ascent
 from ngvi.inference.monitor import StoppedByCallback, TimeLimitReached
+from ngvi.inference.multistart import MultiStart
 from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS
 from ngvi.inference.outcome import Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import FitArguments, Request
 from ngvi.inference.search import Status
-from ngvi.inference.validation import bound_alone
+from ngvi.inference.starts import MODE
+from ngvi.inference.validation import Validation, bound_alone
 
+#: Most components: of five exchangeable labels there are 120 modes.
+MAX_COMPONENTS = 16
+#: Smallest gain of the bound, in nats, for which a component is worth while: about its weight.
+LEAST_GAIN = 0.01
+#: Draws among which more components than modes are placed, and the width of these, in standard
+#: deviations of the best Gaussian.
+NUM_PLACES, WIDTH = 1000, 0.5
 AUTO, FROM_OPTIMA = "auto", "the optima of one Gaussian"
-#: What raises the number of components.
-MORE = "options=FitOptions(mixture=MixtureOptions(max_components=...))"
 #: Arguments of ``fit`` that leave no choice of the guide, or of which there is no one density.
 NOT_BESIDE = ("guide", "init", "batches", "checkpoint")
 
 
 def check_beside(given: FitArguments) -> None:
-    """Refuse more components than the options allow, and arguments that do not go with several.
+    """Refuse too many components, and arguments that do not go with several.
 
     :raises ValueError: naming the argument.
     """
-    words, most = f"num_components={given.num_components!r}", given.options.mixture
-    if isinstance(given.num_components, int) and given.num_components > most.max_components:
+    words = f"num_components={given.num_components!r}"
+    if isinstance(given.num_components, int) and given.num_components > MAX_COMPONENTS:
         raise ValueError(
-            f"{words} is more than the {most.max_components} components that a mixture may have: "
-            f"{MORE} allows more."
+            f"{words} is more than the {MAX_COMPONENTS} components that a mixture may have."
         )
     for name in NOT_BESIDE:
         if getattr(given, name) is not None:
@@ -76,6 +89,73 @@ def check_density(problem: Problem) -> None:
         )
 
 
+class Component(NamedTuple):
+    """A Gaussian at a mode."""
+
+    state: State
+    validation: Validation
+
+
+def modes(search: MultiStart) -> list[Component]:
+    """Return the Gaussians at the modes of a posterior, the best first.
+
+    Two modes of the same height are two, though their optima are one to the search for the best.
+
+    :param search: that has ended at the best optimum.
+    """
+    runs, space, best = search.runs, search.runs.problem.space, search.runs.best
+    met = [best.state]
+    found = [Component(best.state, best.validation)]
+
+    def add(state: State, validation: Validation) -> None:
+        """Add a component, unless it is there already or has hardly any mass."""
+        mean = space.mean(state)
+        is_there = any(
+            runs.is_inside(one, mean) and runs.is_inside(state, space.mean(one)) for one in met
+        )
+        least = best.validation.bound + math.log(LEAST_GAIN)
+        has_mass = validation.bound + 2 * validation.error > least
+        if not is_there and has_mass:
+            found.append(Component(state, validation))
+        met.append(state)
+
+    for one in sorted(runs.optima, key=lambda one: -one.validation.lower):
+        if one.is_certified and one is not best:
+            add(one.state, one.validation)
+    (points, values), count = search.starts.pool, 0
+    while count < len(found) < MAX_COMPONENTS and len(points):
+        count = len(found)
+        parts = [one.validation.bound + space.log_q(one.state, points) for one in found]
+        gaps = np.where(np.isfinite(values), values - np.logaddexp.reduce(parts, 0), -math.inf)
+        order = np.argsort(-gaps)[: runs.options.multi_start.num_starts]
+        chosen = points[order[gaps[order] > LEVELS.worth]]
+        for end in ascents_beside(runs.problem, best, chosen, runs.options):
+            is_met = any(runs.is_inside(state, end.mean) for state in met)
+            if math.isfinite(end.height) and end.is_mode and not is_met:
+                run = _at_mode(search, end)
+                if run is not None:
+                    add(run.state, run.validation)
+    return found[:MAX_COMPONENTS]
+
+
+def _at_mode(search: MultiStart, end: Ascent) -> Component | None:
+    """Return the Gaussian to which a search from a mode leads.
+
+    :return: None of a mode so high that it has hardly any mass, as a funnel's.
+    """
+    runs = search.runs
+    if end.height > runs.level(runs.best) + degenerate(runs):
+        return None
+    start = search.starts.at(end.mean, MODE, runs.best.state)
+    if start is None:
+        return None
+    run = runs.coarse(start, 2 * runs.options.multi_start.first_steps)
+    runs.current = run
+    run.search.advance()
+    runs.current = None
+    return Component(run.search.state, runs.validated(run.search.state))
+
+
 def mixed(
     first: Any,
     outcome: Outcome,
@@ -90,8 +170,8 @@ def mixed(
     :param first: what was set up for it.
     :param outcome: what it has come to.
     :param wanted: how many components, or ``"auto"``.
-    :param set_up: the same with a mixture of so many.
-    :param search: from a state, after so many steps.
+    :param set_up: the same with a mixture of this many.
+    :param search: from a state, after this many steps.
     :return: what was set up for the end, and what it has come to.
     """
     if outcome.ending is not None:
@@ -99,25 +179,62 @@ def mixed(
     is_optimum = outcome.finding is None and outcome.optimum.status is Status.OPTIMUM
     if not is_optimum or outcome.search is None:
         return first, outcome
-    modes, restore = Modes(outcome.search, request.options.mixture.max_components), as_now()
+    restore, problem = as_now(), outcome.search.runs.problem
     try:
-        modes.look()
-        growth = _Growth(first, outcome, modes, rng, request)
-        growth.begin(wanted)
-        ready, other = growth.followed(set_up, search)
+        states, log_weights, num_left_out = _components(outcome.search, wanted, rng)
+        number = len(states)
+        if number == 1:
+            return first, _of_one(outcome, "no other mode was met")
+        ready, best = set_up(number), outcome.optimum
+        state = ready.problem.space.mixture(states, log_weights)
+        other = search(ready.problem, state, len(best.trace))
+        is_kept = _is_higher(ready.problem, other.optimum, problem, best, rng, request)
+        problem.objective.cost.share(ready.problem.objective.cost)
     except (TimeLimitReached, StoppedByCallback, KeyboardInterrupt) as error:
         restore()
         return first, _cut_short(outcome, _ENDINGS[type(error)])
-    words = growth.words(wanted)
-    # Of one component the search for a better one has to be over as well.
-    is_over = modes.is_over and (other is not None or outcome.exploration.is_over)
-    report = dataclasses.replace(outcome.exploration, is_over=is_over)
-    if other is None:
-        kept = dataclasses.replace(outcome, exploration=report, mixture=words)
-        return first, dataclasses.replace(kept, search=None)
-    other.optimum.count = outcome.optimum.count
-    other.optimum.trace = outcome.optimum.trace.then(other.optimum.trace)
-    return ready, dataclasses.replace(other, exploration=report, mixture=words, search=None)
+    if not is_kept:
+        words = f"{number} would raise the bound by less than {LEAST_GAIN:g} nats"
+        return first, _of_one(outcome, words)
+    end = other.optimum
+    end.name, end.count, end.trace = FROM_OPTIMA, best.count, best.trace.then(end.trace)
+    weights = np.sort(np.exp(ready.problem.space.components(end.state)[1]))[::-1]
+    shown = ", ".join(f"{weight:.2f}" for weight in weights)
+    words = f"a mixture of {number} components with weights {shown}"
+    if num_left_out:
+        words += f"; {num_left_out} more modes are left out, which num_components='auto' has"
+    kept = dataclasses.replace(other, exploration=outcome.exploration, mixture=words, search=None)
+    return ready, kept
+
+
+def _components(
+    search: MultiStart, wanted: int | str, rng: np.random.Generator
+) -> tuple[list[State], np.ndarray, int]:
+    """Return the Gaussians to begin with, their log weights, and the number of modes without one.
+
+    Of more modes than are wanted the heaviest are taken. Of fewer, the others are narrower, at
+    draws of the best Gaussian with the largest importance weights.
+    """
+    found, problem = modes(search), search.runs.problem
+    bounds = np.array([one.validation.bound for one in found])
+    number = len(found) if wanted == AUTO else int(wanted)
+    order = np.argsort(-bounds, kind="stable")[:number]
+    states = [found[index].state for index in order]
+    log_weights = bounds[order] - np.logaddexp.reduce(bounds[order])
+    if (more := number - len(states)) > 0:
+        best, space = states[0], problem.space
+        theta, log_q = space.draw(best, rng.standard_normal((NUM_PLACES, space.dim)))
+        gaps = problem.objective.log_density(best, theta) - log_q
+        highest = np.argsort(-np.where(np.isnan(gaps), -math.inf, gaps))[:more]
+        sd = WIDTH * np.concatenate(list(space.stddevs(best).values()))
+        states += [space.at(theta[index], sd) for index in highest]
+        rest = log_weights + math.log1p(-more / number)
+        log_weights = np.concatenate([rest, np.full(more, -math.log(number))])
+    return states, log_weights, len(found) - len(order)
+
+
+def _of_one(outcome: Outcome, why: str) -> Outcome:
+    return dataclasses.replace(outcome, mixture=f"one component: {why}", search=None)
 
 
 def _cut_short(outcome: Outcome, ending: Ending) -> Outcome:
@@ -132,128 +249,27 @@ _ENDINGS = {
 }
 
 
-class _Growth:
-    """A mixture on its way.
+def _is_higher(
+    problem: Problem,
+    end: Optimum,
+    first: Problem,
+    best: Optimum,
+    rng: np.random.Generator,
+    request: Request,
+) -> bool:
+    """Whether a mixture's bound is above that of the best Gaussian.
 
-    :ivar states: of the components, for the first problem's space.
-    :ivar log_weights: of these.
+    While the noise of both hides it, four times as many draws decide.
     """
-
-    def __init__(
-        self, first: Any, outcome: Outcome, modes: Modes, rng: np.random.Generator, request: Request
-    ) -> None:
-        self.first, self.outcome, self.modes, self.rng = first, outcome, modes, rng
-        self.options, self.problem = request.options.mixture, modes.runs.problem
-        self.draws = request.options.validation
-        self.states = [one.state for one in modes.found]
-        self.log_weights, self.num_left_out = modes.log_weights(), 0
-
-    def begin(self, wanted: int | str) -> None:
-        """The components at the modes, and more if these are too few."""
-        if len(self.states) > 1:
-            of_best = partial(self.problem.objective.log_density, self.states[0])
-            self._prune(of_best)
-        count = 0 if wanted == AUTO else int(wanted) - len(self.states)
-        if count < 0:
-            self.num_left_out = -count
-            kept = np.argsort(-self.log_weights)[: int(wanted)]
-            self.states = [self.states[index] for index in kept]
-            rest = self.log_weights[kept]
-            self.log_weights = rest - np.logaddexp.reduce(rest)
-        if count > 0:
-            run = self.problem, self.states, self.log_weights, count
-            self.states = [*self.states, *places(*run, self.rng, self.options)]
-            size = len(self.states)
-            rest = self.log_weights + math.log((size - count) / size)
-            self.log_weights = np.concatenate([rest, np.full(count, -math.log(size))])
-
-    def followed(
-        self, set_up: Callable[[int], Any], search: Callable[[Problem, State, int], Outcome]
-    ) -> tuple[Any, Outcome | None]:
-        """The end of a search from there, as often as components are left out; None if it has come
-        to one component, or to no higher bound than that of the best.
-        """
-        best, steps = self.outcome.optimum, len(self.outcome.optimum.trace)
-        while len(self.states) > 1:
-            ready = set_up(len(self.states))
-            space = ready.problem.space
-            other = search(ready.problem, space.mixture(self.states, self.log_weights), steps)
-            end = other.optimum
-            self.states, self.log_weights = space.components(end.state)
-            left_out = self._prune(partial(ready.problem.objective.log_density, end.state))
-            is_over = not left_out or other.ending is not None
-            is_kept = is_over and self._is_higher(ready.problem, end, best)
-            self.problem.objective.cost.share(ready.problem.objective.cost)
-            if is_kept:
-                end.name = FROM_OPTIMA
-                return ready, other
-            if is_over:
-                break
-        self.states, self.log_weights = self.states[:1], np.zeros(1)
-        return self.first, None
-
-    def _is_higher(self, problem: Problem, end: Optimum, best: Optimum) -> bool:
-        """Whether a mixture's bound is above that of the best Gaussian; while the noise of both
-        hides it, by four times as many draws.
-        """
-        least, count = self.options.least_gain, self.draws.max_draws
-        gain = end.validation.bound - best.validation.bound
-        noise = 2 * math.hypot(end.validation.error, best.validation.error)
-        # One density for both: the mixture's parameters are where Pyro's guide had the Gaussian's.
-        log_density = partial(problem.objective.log_density, end.state)
-        while least < gain <= noise and count < LEVELS.more_draws**2 * self.draws.max_draws:
-            count *= LEVELS.more_draws
-            high = bound_alone(problem.space, end.state, log_density, self.rng, count)
-            low = bound_alone(self.problem.space, best.state, log_density, self.rng, count)
-            gain, noise = high[0] - low[0], 2 * math.hypot(high[1], low[1])
-        return gain > max(least, noise)
-
-    def _prune(self, log_density: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """Leave components out that add next to nothing; whether there were any."""
-        run = self.problem, self.states, log_density, self.rng, self.options
-        before = len(self.states)
-        kept, self.log_weights = Contributions(*run).pruned(self.log_weights)
-        self.states = [self.states[index] for index in kept]
-        return len(kept) < before
-
-    # -- words ------------------------------------------------------------------------
-
-    def words(self, wanted: int | str) -> str:
-        """What is known of the components."""
-        count, points = len(self.states), self.modes.num_points
-        found = "one component"
-        if count > 1:
-            weights = sorted(np.exp(self.log_weights), reverse=True)
-            shown = ", ".join(f"{weight:.2f}" for weight in weights)
-            found = f"a mixture of {count} components with weights {shown}"
-        if self.modes.is_over:
-            found += f"; the largest importance weights of {points:,} points lead to no other mode"
-        else:
-            found += f"; other modes have not been ruled out by {points:,} points"
-            if self.modes.least_share < self.options.least_share:
-                found += ", hardly any of which are near to one of these"
-        if self.num_left_out:
-            found += (
-                f"; {self.num_left_out} more modes are left out, which num_components='auto' has"
-            )
-        elif wanted != AUTO and count < int(wanted):
-            found += (
-                f"; of num_components={wanted} it is what the data tell: others would add less "
-                f"than {self.options.least_gain:g} nats"
-            )
-        if wanted == AUTO and len(self.modes.found) == self.options.max_components:
-            found += f"; more than {count} are not looked for: {MORE} allows more"
-        return found + self._labels()
-
-    def _labels(self) -> str:
-        """What it means if some components are others with their labels switched."""
-        space = self.problem.space
-        means = [space.mean(state) for state in self.states]
-        sds = [np.concatenate(list(space.stddevs(state).values())) for state in self.states]
-        if not switched(means, sds, self.options.width):
-            return ""
-        return (
-            "; some components are others with the order of their latents changed, as where labels "
-            "are exchangeable: marginals are then averages over the labels, and only what does not "
-            "depend on these has one meaning. Order the latents in the model for marginals of each"
-        )
+    gain = end.validation.bound - best.validation.bound
+    noise = 2 * math.hypot(end.validation.error, best.validation.error)
+    # One density for both: the mixture's parameters are where Pyro's guide had the Gaussian's.
+    log_density = partial(problem.objective.log_density, end.state)
+    most = request.options.validation.max_draws
+    for count in (LEVELS.more_draws * most, LEVELS.more_draws**2 * most):
+        if not LEAST_GAIN < gain <= noise:
+            break
+        high = bound_alone(problem.space, end.state, log_density, rng, count)
+        low = bound_alone(first.space, best.state, log_density, rng, count)
+        gain, noise = high[0] - low[0], 2 * math.hypot(high[1], low[1])
+    return gain > max(LEAST_GAIN, noise)

@@ -2,8 +2,7 @@
 
 Users may pass others, ``fit(..., options=FitOptions(...))``, and so do tests. Levels that several
 decisions share have one name each, in :class:`Levels`. Draws of a result have :class:`DrawOptions`,
-chains :class:`~ngvi.inference.nuts_options.NutsOptions`, and mixtures
-:class:`~ngvi.inference.mixture_options.MixtureOptions`.
+and chains :class:`~ngvi.inference.nuts_options.NutsOptions`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from statistics import NormalDist
 
-from ngvi.inference.mixture_options import MixtureOptions
 from ngvi.inference.tells import door_of_fields
 
 
@@ -305,5 +303,4 @@ class FitOptions:
     multi_start: MultiStartOptions = MultiStartOptions()
     starts: StartOptions = StartOptions()
     validation: ValidationOptions = ValidationOptions()
-    mixture: MixtureOptions = MixtureOptions()  # noqa: RUF009  it is frozen
     runaway: RunawayOptions = RunawayOptions()

@@ -89,7 +89,7 @@ def test_of_one_component_locals_are_by_their_modes_where_that_is_better(ppl):
 def test_more_components_than_the_data_tell_are_left_out(ppl):
     result = ppl.fit(of_one(ppl), num_components=3, **OPTIONS)
     assert result.family.name != "mixture"
-    assert "of num_components=3 it is what the data tell" in result.reason
+    assert "one component: 3 would raise the bound by less than 0.01 nats" in result.reason
     # The mixture has been searched for, and given up: guide and parameters are one Gaussian's.
     params = (result.params,) if ppl.is_numpyro else ()
     ends = ppl.numpy(result.guide.quantiles(*params, 0.9)["x"])
@@ -125,7 +125,7 @@ def test_a_skewed_posterior_has_a_higher_bound(ppl):
 
 
 @SLOW_IN_NUMPYRO
-def test_switched_labels_are_said_with_what_they_mean_for_marginals(ppl):
+def test_modes_with_their_labels_switched_are_two_components(ppl):
     y = ppl.array(np.concatenate([np.linspace(-4, -2, 15), np.linspace(2, 4, 15)]))
 
     def model(y):
@@ -137,4 +137,3 @@ def test_switched_labels_are_said_with_what_they_mean_for_marginals(ppl):
 
     result = ppl.fit(model, y, num_components="auto", progress_bar=False)
     assert "weights 0.50, 0.50" in result.reason
-    assert "marginals are then averages over the labels" in result.reason
