@@ -34,7 +34,7 @@ WORDS = "when a message has a remark"
 #: its package, or of the rule or dataclass that it belongs to.
 CONSTANTS = {
     "ngvi.conjugate.guide.TOLERANCE": "rounding",
-    "ngvi.conjugate.site.LARGE": "where an asymptotic series is exact",
+    "ngvi.conjugate.families.LARGE": "where an asymptotic series is exact",
     "ngvi.errors.SMALL_RHO": WORDS,
     "ngvi.estimators.additive_terms.MAX_PREDICTORS": "there are nodes for one and two",
     "ngvi.estimators.additive_terms.MAX_JACOBIAN_NUMBERS": MEMORY,

@@ -1,34 +1,22 @@
-"""What both packages' ``ConjugateGuide`` are, and which declarations they refuse."""
+"""What both packages' ``ConjugateGuide`` share, and which declarations they refuse."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ngvi.conjugate.conjugacy import ConjugacyCheck, Values
+from ngvi.conjugate.conjugacy import Density, check_conjugate
 from ngvi.conjugate.families import FAMILIES
-from ngvi.conjugate.numpy_sites import NUMPY_FAMILIES
-from ngvi.errors import check_finite
+from ngvi.conjugate.site import ConjugateSite
+from ngvi.errors import check_finite, check_model
 from ngvi.latents.subsampling import SubsampledLatent
 
 #: Relative differences of values or gradients that rounding explains.
 TOLERANCE = {"float64": 1e-6, "float32": 5e-3}
-
-#: Of each support: its name in words, values inside, and one outside.
-SUPPORTS: dict[str, tuple[str, tuple[float, ...], float | None]] = {
-    "positive": ("positive numbers", (1e-4, 1e4), -1.0),
-    "real": ("real numbers", (-1e4, 1e4), None),
-    "unit_interval": ("numbers between 0 and 1", (1e-4, 1 - 1e-4), 2.0),
-    "simplex": ("a simplex", (), 2.0),
-}
-
-#: The error of a first call inside of ``jax.jit``.
-NEEDS_DATA = (
-    "The first call of a ConjugateGuide checks that its sites are conjugate, which takes the data: "
-    "call svi.init(...), svi.step(...) or svi.run(...) outside of jax.jit once."
-)
 
 
 class ConjugateGuide:
@@ -36,9 +24,8 @@ class ConjugateGuide:
 
     A site is conditionally conjugate if its log density, given all other latents, is linear in the
     sufficient statistics of its family: a precision with a Gamma prior, a variance with an
-    inverse Gamma prior, probabilities with a Dirichlet prior, .... Declare it, and every step
-    moves its natural parameters by the exact natural gradient (Khan and Lin, 2017; Tan, section
-    8.4),
+    inverse Gamma prior, a mean with a normal prior. Declare it, and every step moves its natural
+    parameters by the exact natural gradient (Khan and Lin, 2017; Tan, section 8.4),
 
         lambda <- (1 - rho) lambda + rho E_q[c],
 
@@ -51,13 +38,14 @@ class ConjugateGuide:
         guide = ConjugateGuide(model, {"tau": "gamma"})
         svi = SVI(model, guide, BLR(), NaturalELBO())
 
-    The model may multiply up to three such sites. A step evaluates it twice as often as without
-    (in a batch, where only what depends on these sites is repeated), and more often where declared
-    sites depend on each other.
+    The model may multiply up to three such sites, and elements of one site must not depend on each
+    other given the rest. With one site a step evaluates the model twice as often as without, with
+    two sites four times, with up to four eight times (in a batch, where only what depends on these
+    sites is repeated).
 
     :param model: a model of the PPL.
     :param conjugate: the families of sites, by name: ``"gamma"``, ``"inverse_gamma"``,
-        ``"normal"``, ``"beta"``, ``"dirichlet"``, ``"inverse_gaussian"``; or ``"gamma_mode"``, a
+        ``"normal"``, ``"inverse_gaussian"``; or ``"gamma_mode"``, a
         point at the mode of the conditional. Under a flat prior (``ImproperUniform``, or one that
         is masked) that is the fixed point of a hyperparameter's maximum likelihood of type II. If
         ``1/x`` is of a family, as the scale of a normal-Gamma prior is inverse Gaussian, make
@@ -71,44 +59,130 @@ class ConjugateGuide:
         plate.
     """
 
+    _site: ClassVar[type[ConjugateSite]]
+    _array: ClassVar[Callable]  #: Make an array of the PPL like another one from numpy's.
+    _density: Callable[..., Density]  #: Return the log density, given the names of other latents.
 
-def check_declared(conjugate: Any) -> dict[str, str]:
-    """``conjugate``, if it names sites and families.
+    def _take_options(self, model: Any, conjugate: Any, relative_step_size: Any) -> None:
+        check_model(model)
+        if not isinstance(conjugate, Mapping) or not conjugate:
+            raise TypeError(
+                "ConjugateGuide takes the families of sites by name, "
+                f"ConjugateGuide(model, {{'tau': 'gamma'}}), got {conjugate!r}."
+            )
+        for site, family in conjugate.items():
+            if family in ("beta", "dirichlet"):
+                raise ValueError(
+                    f"Conjugate sites of family {family!r} are gone: leave site '{site}' to the "
+                    "Gaussian (out of conjugate=)."
+                )
+            if family not in FAMILIES:
+                words = ", ".join(map(repr, FAMILIES))
+                raise ValueError(f"Site '{site}' is declared {family!r}; the families are {words}.")
+        if not 0 < check_finite(relative_step_size, "relative_step_size") <= 1:
+            raise ValueError(f"relative_step_size must be in (0, 1], got {relative_step_size!r}.")
+        self.conjugate = dict(conjugate)
+        self._relative_step_size = float(relative_step_size)
+        #: The Gaussian's model is given these values of the sites while it is set up.
+        self._given: dict[str, Any] = {}
 
-    :raises TypeError: if it is no mapping of names.
-    :raises ValueError: if it is empty, or for an unknown family.
-    """
-    if not isinstance(conjugate, Mapping) or not all(isinstance(site, str) for site in conjugate):
-        raise TypeError(
-            "ConjugateGuide takes the families of sites by name, "
-            f"ConjugateGuide(model, {{'tau': 'gamma'}}), got {conjugate!r}."
-        )
-    if not conjugate:
-        raise ValueError("ConjugateGuide without a site is a NaturalGaussianGuide: use that.")
-    for site, family in conjugate.items():
-        if family not in FAMILIES:
-            known = ", ".join(map(repr, FAMILIES))
-            raise ValueError(f"Site '{site}' is declared {family!r}; the families are {known}.")
-    return dict(conjugate)
+    def _set_up_sites(
+        self,
+        part: ConjugateSites,
+        sites: Mapping[str, Any],
+        subsampled: Iterable[SubsampledLatent],
+        is_enumerated: Callable[[Any], bool],
+        args: tuple,
+        kwargs: dict,
+    ) -> bool:
+        """Check the declarations, and give each site its parameters.
+
+        :param part: has the sites.
+        :param sites: the model's sample sites by name, as the PPL traces them.
+        :param subsampled: the latents in subsampled plates.
+        :return: whether there are other latents.
+        """
+        latents = [name for name, site in sites.items() if not site["is_observed"]]
+        for name in latents:
+            if is_enumerated(sites[name]):
+                raise ValueError(
+                    f"Discrete latent '{name}' is summed out, after which no conditional is "
+                    "conjugate: use NaturalGaussianGuide for all other latents."
+                )
+        for name, plate, *_ in subsampled:
+            if name in self.conjugate:
+                raise ValueError(
+                    f"Site '{name}' is declared conjugate inside plate '{plate}', which is "
+                    "subsampled, and a step of a conjugate site needs all of its elements. Leave "
+                    "it to NaturalGaussianGuide(model, create_plates=...), or leave "
+                    "subsample_size out."
+                )
+        plain: dict[str, ConjugateSite] = {}
+        for name, family in self.conjugate.items():
+            if name not in latents:
+                words = ", ".join(map(repr, latents))
+                raise ValueError(
+                    f"Site '{name}' is declared conjugate, but the model's latents are {words}."
+                )
+            like, support = sites[name]["value"], FAMILIES[family].support
+            value, fn = self._numpy(like), sites[name]["fn"]
+            some = (self._array(np.full(value.shape, x), like) for x in (-1e4, 1e-4, 1e4))
+            takes = [bool(self._contains(fn.support, x).all()) for x in some]
+            if takes != [support == "real", True, True]:
+                raise ValueError(
+                    f"Site '{name}' is declared {family!r}, which is for {support} numbers, but it "
+                    "takes other values: declare another family, or leave it to the Gaussian."
+                )
+            own = ConjugateSite.initial(family, name, value)
+            size = self._relative_step_size
+            plain[name] = dataclasses.replace(own, column=len(plain), relative_step_size=size)
+        rest = [name for name in latents if name not in self.conjugate]
+        tolerance = TOLERANCE.get(str(value.dtype), TOLERANCE["float32"])
+        check_conjugate(plain, self._density(rest, args, kwargs), tolerance)
+        for name, one in plain.items():
+            like = sites[name]["value"]
+            fields = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+            part.start(self._site(**{**fields, "loc": self._array(one.loc, like)}), sites[name])
+            self._given[name] = self._array(one.mean, like)
+        return bool(rest)
+
+    @staticmethod
+    def _numpy(value: Any) -> np.ndarray:
+        return np.asarray(value)
+
+    @staticmethod
+    def _contains(support: Any, value: Any) -> Any:
+        """By element, whether a support has a value."""
+        return support(value)
 
 
-def check_relative_step_size(value: Any) -> float:
-    """``value``, if it is in (0, 1].
+class ConjugateSites:
+    """Some conjugate sites; a part of :class:`ConjugateGuide`."""
 
-    :raises ValueError: if it is not.
-    """
-    if not 0 < check_finite(value, "relative_step_size") <= 1:
-        raise ValueError(f"relative_step_size must be in (0, 1], got {value!r}.")
-    return float(value)
+    _ppl: ClassVar[Any]
+    _distribution: ClassVar[Callable]  #: This is the package's :class:`ConjugateDistribution`.
 
+    frames: dict[str, tuple]
+    event_dims: dict[str, int]
 
-def check_no_conjugate_sites(sites: Iterable[str]) -> None:
-    """Refuse squares of single examples' gradients: no average of these over points is exact."""
-    for site in sites:
-        raise NotImplementedError(
-            f"curvature='gauss_newton' does not support conjugate sites ('{site}'): use "
-            "NaturalELBO(curvature='stein'), 'hessian' or 'auto'."
-        )
+    def start(self, one: Any, site: dict[str, Any]) -> None:
+        """Add a site.
+
+        :param site: as the model's trace has it.
+        """
+        frames = site["cond_indep_stack"]
+        self.frames[one.site] = tuple(f for f in frames if getattr(f, "vectorized", True))
+        self.event_dims[one.site] = site["fn"].event_dim
+
+    def _sampled(self, sites: Mapping[str, Any], plates: Mapping[str, Any]) -> dict[str, Any]:
+        values = {}
+        for name, one in sites.items():
+            with ExitStack() as stack:
+                for frame in self.frames[name]:
+                    stack.enter_context(plates[frame.name])
+                fn = self._distribution(one, self.event_dims[name])
+                values[name] = self._ppl.sample(name, fn)
+        return values
 
 
 class ConjugateDistribution:
@@ -124,15 +198,12 @@ class ConjugateDistribution:
 
     @property
     def support(self) -> Any:
-        base = getattr(self.constraints, self.conjugate_site.support)
-        extra = self.event_dim - base.event_dim
-        return self.constraints.independent(base, extra) if extra else base
+        base = getattr(self.constraints, self.conjugate_site.family.support)
+        return self.constraints.independent(base, self.event_dim) if self.event_dim else base
 
     def _summed(self, log_prob: Any) -> Any:
         """A log density by elements of the site, by its events."""
-        elements = len(self.conjugate_site.elements) - len(self.conjugate_site.shape)
-        extra = self.event_dim + elements
-        return log_prob.sum(tuple(range(-extra, 0))) if extra else log_prob
+        return log_prob.sum(tuple(range(-self.event_dim, 0))) if self.event_dim else log_prob
 
     def _refuse(self, elbo: Any) -> None:
         raise NotImplementedError(
@@ -142,75 +213,10 @@ class ConjugateDistribution:
         )
 
 
-def initial_sites(
-    declared: Mapping[str, str],
-    sites: Mapping[str, Any],
-    is_enumerated: Callable[[Any], bool],
-    subsampled: Iterable[SubsampledLatent],
-    start: Callable[[Any], np.ndarray],
-    contains: Callable[[Any, np.ndarray], bool],
-) -> dict[str, Any]:
-    """The declared sites, of numpy, with broad densities around the model's start.
-
-    :param declared: the families of sites, by name.
-    :param sites: the model's sample sites by name, as the PPL traces them.
-    :param subsampled: the latents in subsampled plates.
-    :param start: the value of a site.
-    :param contains: whether a site's support contains all of an array.
-    :raises ValueError: for a site that cannot be declared so, naming it.
-    """
-    latents = [name for name, site in sites.items() if not site["is_observed"]]
-    enumerated = [name for name in latents if is_enumerated(sites[name])]
-    for name in declared:
-        if name in sites and name not in latents:
-            raise ValueError(f"Site '{name}' is observed: only latents are declared conjugate.")
-        if name not in latents or name in enumerated:
-            known = ", ".join(repr(other) for other in latents if other not in enumerated)
-            raise ValueError(
-                f"Site '{name}' is declared conjugate, but the model's latents are {known}."
-            )
-    if enumerated:
-        raise ValueError(
-            f"Discrete latent '{enumerated[0]}' is summed out, after which no conditional is "
-            "conjugate: use NaturalGaussianGuide for all other latents."
+def check_no_conjugate_sites(sites: Iterable[str]) -> None:
+    """Refuse squares of single examples' gradients: no average of these over points is exact."""
+    for site in sites:
+        raise NotImplementedError(
+            f"curvature='gauss_newton' does not support conjugate sites ('{site}'): use "
+            "NaturalELBO(curvature='stein'), 'hessian' or 'auto'."
         )
-    for name, plate, *_ in subsampled:
-        if name in declared:
-            raise ValueError(
-                f"Site '{name}' is declared conjugate inside plate '{plate}', which is subsampled, "
-                "and a step of a conjugate site needs all of its elements. Leave the site to the "
-                "Gaussian, with NaturalGaussianGuide(model, create_plates=...), or leave "
-                "subsample_size out."
-            )
-    found = {}
-    for name, family in declared.items():
-        value = start(sites[name])
-        _check_support(name, family, value.shape, sites[name], contains)
-        found[name] = NUMPY_FAMILIES[family].initial(name, value)
-    return found
-
-
-def _check_support(
-    name: str, family: str, shape: tuple[int, ...], site: Any, contains: Callable
-) -> None:
-    """Refuse a family for values that the site does not take."""
-    support = FAMILIES[family].support
-    words, numbers, outside = SUPPORTS[support]
-    inside = [np.full(shape, number) for number in numbers]
-    if support == "simplex" and shape:
-        corner = np.full(shape, 1e-4)
-        corner[..., 0] += 1 - corner.sum(-1)
-        inside.append(corner)
-    fits = bool(inside) and all(contains(site, x) for x in inside)
-    if not fits or (outside is not None and contains(site, np.full(shape, outside))):
-        raise ValueError(
-            f"Site '{name}' is declared {family!r}, which is for {words}, but it takes other "
-            "values: declare another family, or leave the site to the Gaussian."
-        )
-
-
-def checked(
-    sites: dict[str, Any], density: Callable[[Values], tuple[float, Values]], dtype: str
-) -> dict[str, Any]:
-    """See :meth:`.ConjugacyCheck.checked`; ``dtype`` is that of the model."""
-    return ConjugacyCheck(sites, density, TOLERANCE.get(dtype, TOLERANCE["float32"])).checked()

@@ -30,102 +30,51 @@ three.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy import special
 
+from ngvi.conjugate.families import FAMILIES, Exponential
 from ngvi.families.base import Array
 from ngvi.families.path import Path
 from ngvi.linalg.matrices import Matrices
 
-#: Above it ``log a - digamma(a)`` is its asymptotic series, to 1e-15 (Abramowitz and Stegun,
-#: 6.3.18); the difference of the two functions would lose all digits in float32.
-LARGE = 15.0
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConjugateSite:
-    """One site's exponential density; its subclasses are the families, in :mod:`.families`.
+    """One site's exponential density, with numpy's arrays; a package's subclass has its own.
 
-    To rules of optimisers it is a direction like any family: :mod:`ngvi.families.direction`.
+    Optimisers treat it as a direction, like any family: :mod:`ngvi.families.direction`.
 
-    :ivar loc: the natural parameters ``lambda``, one statistic after another, shape ``(k n,)`` for
+    :ivar loc: the natural parameters ``lambda``, one statistic after another, shape ``(2 n,)`` for
         ``n`` elements.
+    :ivar name: of the family, a row of :data:`.FAMILIES`.
     :ivar site: the name of the site.
     :ivar shape: of a value of the site.
-    :ivar columns: of the signs of its elements among all runs; one, or one for each element.
+    :ivar column: of the signs of its elements among all runs.
     :ivar relative_step_size: its step size, relative to that of the optimiser.
     """
 
-    name: ClassVar[str]
-    #: What values are: ``"positive"``, ``"real"``, ``"unit_interval"`` or ``"simplex"``.
-    support: ClassVar[str] = "positive"
-    #: Of a point mass the family by whose points, which are further apart, it is checked.
-    checked_as: ClassVar[str | None] = None
-    ops: ClassVar[Matrices] = Matrices()  #: its sums
-
-    xp: ClassVar[Any]  #: torch, ``jax.numpy`` or numpy, for functions that all spell alike
-    digamma: ClassVar[Any]
-    lgamma: ClassVar[Any]
-
-    # What a family writes; arrays are by element.
-    near: ClassVar[Callable]  #: natural parameters of a broad density around values, a list
-    parameters: ClassVar[Callable]  #: the usual ones, a tuple; the family's docstring names them
-    statistics: ClassVar[Callable]  #: ``t(x)``, a list
-    slopes: ClassVar[Callable]  #: ``t'(x)``, a list
-    expected_statistics: ClassVar[Callable]  #: ``E_q[t(x)]``, a list
-    log_partition: ClassVar[Callable]  #: ``A(lambda)``
-    is_proper: ClassVar[Callable]  #: whether ``lambda`` is in the domain
-    #: The point of (3) for the sign of each element; other numbers lie on the same curve.
-    points: ClassVar[Callable]
-    #: Independent draws, by the ``gamma``, ``normal`` and ``uniform`` of a package's ``Random``.
-    draw: ClassVar[Callable]
-    #: The marginal distributions of a site's values as scipy knows them, of the site's shape.
-    marginals: ClassVar[Callable]
-
-    # What a package writes.
-    at: ClassVar[Callable]  #: the points of signs, whose derivative is :meth:`draw_jvp`
-    _jvp: ClassVar[Callable]  #: of a function, at a point, along a tangent
+    ops: ClassVar[Matrices] = Matrices()
+    xp: ClassVar[Any] = np
+    digamma: ClassVar[Any] = staticmethod(special.digamma)
+    lgamma: ClassVar[Any] = staticmethod(special.gammaln)
+    at: ClassVar[Callable]  #: Return the points of signs, whose derivative is :meth:`draw_jvp`.
+    _jvp: ClassVar[Callable]  #: Differentiate a function at a point along a tangent.
 
     loc: Any
+    name: str = dataclasses.field(metadata={"static": True})
     site: str = dataclasses.field(default="", metadata={"static": True})
     shape: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
-    columns: tuple[int, ...] = dataclasses.field(default=(0,), metadata={"static": True})
+    column: int = dataclasses.field(default=0, metadata={"static": True})
     relative_step_size: float = dataclasses.field(default=1.0, metadata={"static": True})
 
-    # -- what some families write --------------------------------------------------------
-
-    def log_base(self, x: Array) -> Array | float:
-        """``h(x)``."""
-        return 0.0
-
-    def base_slope(self, x: Array) -> Array | float:
-        """``h'(x)``."""
-        return 0.0
-
     @property
-    def mean(self) -> Array:
-        """``E_q[x]``, of the site's shape; the first parameter of many families."""
-        return self.parameters()[0]
-
-    # -- functions that families share ------------------------------------------------
-
-    def log_minus_digamma(self, a: Array) -> Array:
-        """``log a - digamma(a)``, positive."""
-        small = self.xp.where(a < LARGE, a, LARGE)
-        large = self.xp.where(a < LARGE, LARGE, a)
-        u = 1 / large**2
-        series = 1 / 120 - u * (1 / 252 - u * (1 / 240 - u / 132))
-        series = 1 / (2 * large) + u * (1 / 12 - u * series)
-        return self.xp.where(a < LARGE, self.xp.log(small) - self.digamma(small), series)
-
-    def spread(self, excess: Array) -> Array:
-        """``b`` of ``cosh b = sqrt(1 + excess)``, also where the excess is below rounding."""
-        return self.xp.arcsinh(self.xp.sqrt(excess))
-
-    # -- shapes -----------------------------------------------------------------------
+    def family(self) -> Exponential:
+        """The row of the table of families."""
+        return FAMILIES[self.name]
 
     @property
     def dim(self) -> int:
@@ -133,51 +82,78 @@ class ConjugateSite:
         return self.loc.shape[-1]
 
     @property
-    def elements(self) -> tuple[int, ...]:
-        """The shape of what has a density of its own."""
-        return self.shape
-
-    @property
-    def num_elements(self) -> int:
-        """``n``."""
-        return math.prod(self.elements)
-
-    @property
     def natural(self) -> Array:
-        """``lambda``: by statistic, of the shape of the elements."""
-        return self.loc.reshape((-1, *self.elements))
-
-    def coordinates(self) -> dict[str, Array]:
-        """As of a family: all natural parameters are its means."""
-        return {"loc": self.loc}
+        """``lambda``: by statistic, of the shape of the site."""
+        return self.loc.reshape((-1, *self.shape))
 
     @classmethod
-    def initial(cls, site: str, value: Array) -> Self:
-        """A broad density around a value of the site."""
-        return cls(cls.xp.stack(cls.near(value)).reshape(-1), site, tuple(value.shape))
+    def initial(cls, name: str, site: str, value: Array) -> Self:
+        """A broad density of a family around a value of the site."""
+        loc = cls.xp.stack(FAMILIES[name].near(value)).reshape(-1)
+        return cls(loc, name, site, tuple(value.shape))
+
+    def coordinates(self) -> dict[str, Array]:
+        """As of a Gaussian family: all natural parameters are its means."""
+        return {"loc": self.loc}
 
     def map(self, function: Callable[..., Array], *others: Self) -> Self:
         """``function`` of the coordinates, and of those of ``others``."""
         return dataclasses.replace(self, loc=function(self.loc, *(one.loc for one in others)))
 
-    # -- densities --------------------------------------------------------------------
+    # -- the density ------------------------------------------------------------------
+
+    def parameters(self) -> tuple[Array, ...]:
+        """The usual parameters, which the table of families names."""
+        return self.family.parameters(self, *self.natural)
+
+    @property
+    def mean(self) -> Array:
+        """``E_q[x]``."""
+        return self.family.mean(self, *self.parameters())
+
+    def statistics(self, x: Array) -> list[Array]:
+        """``t(x)``."""
+        return [one.value(self.xp, x) for one in self.family.t]
+
+    def expected_statistics(self) -> list[Array]:
+        """``E_q[t(x)]``."""
+        return self.family.expected(self, *self.parameters())
+
+    def is_proper(self) -> Array:
+        """Whether ``lambda`` of an element is in the domain."""
+        return self.family.is_proper(*self.natural)
 
     def log_prob(self, x: Array) -> Array:
         """``log q(x)`` in nats by elements; ``x`` may have leading axes."""
         inner = sum(a * t for a, t in zip(self.natural, self.statistics(x), strict=True))
-        return inner + self.log_base(x) - self.log_partition()
+        base = self.family.base * self.xp.log(x) if self.family.base else 0.0
+        return inner + base - self.family.log_partition(self, *self.parameters())
+
+    def draw(self, random: Any) -> Array:
+        """Independent draws, by the ``gamma``, ``normal`` and ``uniform`` of a package."""
+        return self.family.draw(self, random, *self.parameters())
 
     def quantiles(self, levels: Any) -> np.ndarray:
-        """Quantiles of the marginals, levels first, as a numpy array."""
+        """Quantiles of all elements, levels first, by numpy."""
         levels = np.asarray(levels)
-        return self.marginals().ppf(levels.reshape((*levels.shape, *[1] * len(self.shape))))
+        here = ConjugateSite(np.asarray(self.loc), self.name, shape=self.shape)
+        levels = levels.reshape((*levels.shape, *[1] * len(self.shape)))
+        return self.family.quantiles(levels, *here.parameters())
 
     # -- the two points ---------------------------------------------------------------
 
+    def points(self, signs: Array) -> Array:
+        """The point of (3) for the sign of each element; other numbers are of the same curve."""
+        return self.family.points(self, signs, *self.parameters())
+
     def signs(self, runs: np.ndarray) -> np.ndarray:
-        """The signs of all elements: ``(runs, C)`` to ``(runs, *elements)``."""
-        ones = np.ones((len(runs), self.num_elements))
-        return (ones * runs[:, list(self.columns)]).reshape(len(runs), *self.elements)
+        """The signs of all elements: ``(runs, C)`` to ``(runs, *shape)``."""
+        own = runs[:, self.column].reshape(-1, *[1] * len(self.shape))
+        return own * np.ones(self.shape)
+
+    def _slopes(self, x: Array) -> list[Array]:
+        """``t'(x)``."""
+        return [one.slope(self.xp, x) for one in self.family.t]
 
     def draw_jvp(self, change: Array, signs: Array) -> Array:
         """How far the points move, so that gradients at them become ``c``.
@@ -187,27 +163,21 @@ class ConjugateSite:
         :param change: of :attr:`natural`.
         :param signs: of the elements, with leading axes.
         """
-        (a, b), (c, d) = self.slopes(self.points(signs)), self.slopes(self.points(-signs))
+        (a, b), (c, d) = self._slopes(self.points(signs)), self._slopes(self.points(-signs))
         return 2 * (d * change[0] - c * change[1]) / (a * d - b * c)
-
-    # -- gradients of the model at the points -------------------------------------------
-
-    def inside(self, x: Array, gradient: Array) -> Array:
-        """The part of a gradient in ``x`` that is along the support."""
-        return gradient
 
     def coefficients(self, plus: Array, minus: Array) -> Array:
         """``c`` from gradients of the log density at both points, ``T^-1 g``."""
-        ones = self.xp.ones_like(self.natural[0])
+        ones, base = self.xp.ones_like(self.natural[0]), self.family.base
         x, y = self.points(ones), self.points(-ones)
-        (a, b), (c, d) = self.slopes(x), self.slopes(y)
-        g, h = plus - self.base_slope(x), minus - self.base_slope(y)
+        (a, b), (c, d) = self._slopes(x), self._slopes(y)
+        g, h = plus - base / x, minus - base / y
         return self.xp.stack([d * g - b * h, a * h - c * g]) / (a * d - b * c)
 
     def predicted(self, c: Array, x: Array) -> tuple[Array, Array]:
-        """:meth:`inside` of the gradient that (1) says is at ``x``, and the size of its parts."""
-        parts = [a * s for a, s in zip(c, self.slopes(x), strict=True)]
-        parts.append(self.base_slope(x) + 0.0 * x)
+        """The gradient that (1) says is at ``x``, and the size of its parts."""
+        parts = [a * s for a, s in zip(c, self._slopes(x), strict=True)]
+        parts.append(self.family.base / x)
         return sum(parts), sum(map(abs, parts))
 
     # -- what rules ask of a family ---------------------------------------------------
@@ -242,8 +212,6 @@ def signs_of_runs(num_columns: int) -> np.ndarray:
 
     :return: shape ``(runs, num_columns)``.
     """
-    if num_columns == 1:
-        return np.array([[1.0], [-1.0]])
     hadamard = np.ones((1, 1))
     while len(hadamard) < num_columns:
         hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
@@ -251,5 +219,5 @@ def signs_of_runs(num_columns: int) -> np.ndarray:
 
 
 def num_columns(sites: Iterable[ConjugateSite]) -> int:
-    """How many columns of signs some sites have together."""
-    return 1 + max(max(one.columns) for one in sites)
+    """The number of columns of signs that some sites have together."""
+    return 1 + max(one.column for one in sites)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,9 +20,9 @@ from numpyro.infer.util import log_density
 
 from ngvi._docs import shared_doc
 from ngvi.conjugate import guide
-from ngvi.conjugate.numpy_sites import as_numpy
-from ngvi.errors import check_init_loc_fn, check_model, check_quantiles
-from numpyro_ngvi.conjugate.families import FAMILIES, ConjugateSite, Random
+from ngvi.conjugate.conjugacy import Density
+from ngvi.errors import check_init_loc_fn, check_quantiles
+from numpyro_ngvi.conjugate.site import ConjugateSite, Random
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.guide.checks import subsampled_latents
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
@@ -72,22 +71,18 @@ def _draw(one: ConjugateSite, key: jax.Array, sample_shape: tuple[int, ...]) -> 
     return one.draw(Random(key, sample_shape))
 
 
-class ConjugateSites(AutoGuide):
+class ConjugateSites(guide.ConjugateSites, AutoGuide):
     """Some conjugate sites; a part of :class:`ConjugateGuide`."""
+
+    _ppl, _distribution = numpyro, ConjugateDistribution
 
     def __init__(self, model: Callable, prefix: str) -> None:
         super().__init__(model, prefix=prefix)
         self.initial: dict[str, ConjugateSite] = {}
-        self.frames: dict[str, tuple] = {}
-        self.event_dims: dict[str, int] = {}
+        self.frames, self.event_dims = {}, {}
 
     def start(self, one: ConjugateSite, site: dict[str, Any]) -> None:
-        """Add a site.
-
-        :param site: as the model's trace has it.
-        """
-        self.frames[one.site] = site["cond_indep_stack"]
-        self.event_dims[one.site] = site["fn"].event_dim
+        super().start(one, site)
         self.initial[one.site] = one
 
     def parameter(self, site: str) -> str:
@@ -95,20 +90,11 @@ class ConjugateSites(AutoGuide):
         return f"{self.prefix}_{site}_conjugate"
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
-        plates = {
-            frame.name: numpyro.plate(frame.name, frame.size, dim=frame.dim)
-            for frames in self.frames.values()
-            for frame in frames
-        }
-        values = {}
-        for name, initial in self.initial.items():
-            one = numpyro.param(self.parameter(name), initial)
-            with ExitStack() as stack:
-                for frame in self.frames[name]:
-                    stack.enter_context(plates[frame.name])
-                fn = ConjugateDistribution(one, self.event_dims[name])
-                values[name] = numpyro.sample(name, fn)
-        return values
+        frames = [frame for frames in self.frames.values() for frame in frames]
+        plates = {one.name: numpyro.plate(one.name, one.size, dim=one.dim) for one in frames}
+        pairs = self.initial.items()
+        sites = {name: numpyro.param(self.parameter(name), one) for name, one in pairs}
+        return self._sampled(sites, plates)
 
     def at(self, params: Mapping[str, Any]) -> dict[str, ConjugateSite]:
         """The sites by name.
@@ -141,19 +127,19 @@ class ConjugateSites(AutoGuide):
 
     def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
         check_quantiles(quantiles)
-        return {
-            name: jnp.asarray(as_numpy(one).quantiles(quantiles), one.loc.dtype)
-            for name, one in self.at(params).items()
-        }
+        sites = self.at(params).items()
+        return {name: jnp.asarray(one.quantiles(quantiles), one.loc.dtype) for name, one in sites}
 
 
 @shared_doc(guide.ConjugateGuide, NaturalGaussianGuide)
 class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
     """Of its parameters each conjugate site is one, ``{prefix}_{site}_conjugate``, and the Gaussian
-    another, if there are other latents. Medians and quantiles of a simplex are by coordinate.
+    another, if there are other latents.
 
     :param prefix: prefix of the guide's sites and parameters.
     """
+
+    _site = ConjugateSite
 
     def __init__(
         self,
@@ -166,12 +152,8 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         init_scale: float | None = None,
         relative_step_size: float = 1.0,
     ) -> None:
-        self.conjugate = guide.check_declared(conjugate)
-        self._relative_step_size = guide.check_relative_step_size(relative_step_size)
-        check_model(model)
+        self._take_options(model, conjugate, relative_step_size)
         super().__init__(model, prefix=prefix, init_loc_fn=check_init_loc_fn(init_loc_fn))
-        # What the Gaussian's model is given for these sites while it is set up.
-        self._given: dict[str, jax.Array] = {}
         rest = handlers.block(handlers.substitute(model, data=self._given), self._is_hidden)
         gaussian = NaturalGaussianGuide(
             rest, family, prefix=prefix, init_loc_fn=init_loc_fn, init_scale=init_scale
@@ -185,46 +167,34 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         """
         return site["type"] == "deterministic" or site.get("name") in self.conjugate
 
-    # -- set-up -----------------------------------------------------------------------
-
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-            raise ValueError(guide.NEEDS_DATA)
+            raise ValueError(
+                "The first call of a ConjugateGuide checks that its sites are conjugate, which "
+                "takes the data: call svi.init(...), svi.step(...) or svi.run(...) outside of "
+                "jax.jit once."
+            )
         key = numpyro.prng_key()
         if key is None or isinstance(key, jax.core.Tracer):
             key = random.key(0)
         trace = started_trace(self.model, self.init_loc_fn, key, args, kwargs)
         sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
-        plain = guide.initial_sites(
-            self.conjugate,
-            sites,
-            is_enumerated,
-            subsampled_latents(trace),
-            lambda site: np.asarray(site["value"]),
-            lambda site, x: bool(jnp.all(site["fn"].support(jnp.asarray(x, site["value"].dtype)))),
-        )
-        latents = [name for name, site in sites.items() if not site["is_observed"]]
-        rest = [name for name in latents if name not in self.conjugate]
+        first, local = self._guides[0], subsampled_latents(trace)
         with handlers.block():
-            found = guide.checked(plain, *self._density(rest, args, kwargs))
-        first = self._guides[0]
-        for name, one in found.items():
-            loc = jnp.asarray(one.loc, trace[name]["value"].dtype)
-            made = FAMILIES[one.name](loc, name, one.shape, one.columns, self._relative_step_size)
-            first.start(made, trace[name])
-            self._given[name] = jnp.asarray(one.mean, loc.dtype)
-        if not rest:
-            self._guides = [first]
+            if not self._set_up_sites(first, sites, local, is_enumerated, args, kwargs):
+                self._guides = [first]
         first.prototype_trace = self.prototype_trace = trace
         register_with_flax()
 
-    def _density(self, rest: list[str], args: tuple, kwargs: dict) -> tuple[Callable, str]:
-        """The log density and its gradient at values of the sites, and the dtype."""
+    @staticmethod
+    def _array(values: Any, like: jax.Array) -> jax.Array:
+        return jnp.asarray(values, like.dtype)
+
+    def _density(self, rest: list[str], args: tuple, kwargs: dict) -> Density:
         # At the start weights may all be zero, and the sites seem not to meet.
         trace = started_trace(self.model, init_to_uniform, random.key(0), args, kwargs)
         others = {name: trace[name]["value"] for name in rest}
         seeded = handlers.seed(self.model, random.key(0))
-        dtypes = {name: trace[name]["value"].dtype for name in self.conjugate}
         arguments = Arguments(args, kwargs)
 
         def value(values: dict[str, jax.Array], arrays: list) -> jax.Array:
@@ -233,19 +203,17 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         run = jax.value_and_grad(value)
         program = compiled(run, runs_once=True)
 
-        def density(values: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
-            arrays = {name: jnp.asarray(x, dtypes[name]) for name, x in values.items()}
-            value, gradient = program(arrays, arguments.arrays)
+        def density(values: Mapping[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+            at = {name: self._array(x, trace[name]["value"]) for name, x in values.items()}
+            value, gradient = program(at, arguments.arrays)
             return float(value), {name: np.asarray(g, float) for name, g in gradient.items()}
 
         try:
-            density({name: trace[name]["value"] for name in dtypes})
+            density({name: trace[name]["value"] for name in self.conjugate})
         except Exception:  # noqa: BLE001  a model may do with its arguments what cannot be traced
             arguments.hold_constant()
             program = compiled(run, runs_once=True)
-        return density, str(next(iter(dtypes.values())))
-
-    # -- what the user reads ----------------------------------------------------------
+        return density
 
     def conjugate_sites(self, params: dict[str, Any]) -> dict[str, ConjugateSite]:
         """The conjugate sites by name, with ``parameters()``, ``mean`` and ``log_prob``.

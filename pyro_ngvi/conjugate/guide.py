@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,9 +17,9 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi.conjugate import guide
-from ngvi.conjugate.numpy_sites import as_numpy
-from ngvi.errors import check_init_loc_fn, check_model, check_quantiles
-from pyro_ngvi.conjugate.families import FAMILIES, ConjugateSite, Random
+from ngvi.conjugate.conjugacy import Density
+from ngvi.errors import check_init_loc_fn, check_quantiles
+from pyro_ngvi.conjugate.site import ConjugateSite, Random
 from pyro_ngvi.families import Family
 from pyro_ngvi.guide.checks import subsampled_latents
 from pyro_ngvi.guide.copies import Copied
@@ -72,35 +71,24 @@ class ConjugateDistribution(guide.ConjugateDistribution, TorchDistribution):
         return self.conjugate_site.mean.expand(self.shape())
 
 
-class ConjugateSites(Copied):
+class ConjugateSites(guide.ConjugateSites, Copied):
     """Some conjugate sites; a part of :class:`ConjugateGuide`."""
+
+    _ppl, _distribution = pyro, ConjugateDistribution
 
     def __init__(self, model: Callable) -> None:
         super().__init__(model)
-        self.frames: dict[str, tuple] = {}
-        self.event_dims: dict[str, int] = {}
+        self.frames, self.event_dims = {}, {}
 
     def start(self, one: ConjugateSite, site: dict[str, Any]) -> None:
-        """Make a site's parameters.
-
-        :param site: as the model's trace has it.
-        """
-        self.frames[one.site] = tuple(f for f in site["cond_indep_stack"] if f.vectorized)
-        self.event_dims[one.site] = site["fn"].event_dim
+        super().start(one, site)
         setattr(self, _parameter(one.site), PosteriorParameters(one))
 
     def _live(self) -> dict[str, ConjugateSite]:
         return {name: getattr(self, _parameter(name)).family() for name in self.frames}
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        plates = self._create_plates(*args, **kwargs)
-        values = {}
-        for name, one in self._live().items():
-            with ExitStack() as stack:
-                for frame in self.frames[name]:
-                    stack.enter_context(plates[frame.name])
-                values[name] = pyro.sample(name, ConjugateDistribution(one, self.event_dims[name]))
-        return values
+        return self._sampled(self._live(), self._create_plates(*args, **kwargs))
 
     def now(self) -> dict[str, ConjugateSite]:
         """The sites by name, as they are now."""
@@ -112,7 +100,7 @@ class ConjugateSites(Copied):
     def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         check_quantiles(quantiles)
         return {
-            name: torch.as_tensor(as_numpy(one.map(Tensor.cpu)).quantiles(quantiles)).to(one.loc)
+            name: torch.as_tensor(one.map(Tensor.cpu).quantiles(quantiles)).to(one.loc)
             for name, one in self.now().items()
         }
 
@@ -124,8 +112,10 @@ def _parameter(site: str) -> str:
 @shared_doc(guide.ConjugateGuide, NaturalGaussianGuide)
 class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
     """Its first part has the conjugate sites, as parameters ``{site}_conjugate``, its second the
-    Gaussian, if there are other latents. Medians and quantiles of a simplex are by coordinate.
+    Gaussian, if there are other latents.
     """
+
+    _site = ConjugateSite
 
     def __init__(
         self,
@@ -137,52 +127,38 @@ class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
         init_scale: float | None = None,
         relative_step_size: float = 1.0,
     ) -> None:
-        declared = guide.check_declared(conjugate)
-        relative_step_size = guide.check_relative_step_size(relative_step_size)
-        check_model(model)
-        self._init_loc_fn = ContinuousOnly(check_init_loc_fn(init_loc_fn))
-        super().__init__(InitMessenger(self._init_loc_fn)(WithoutSequences()(model)))
-        self.conjugate, self._relative_step_size = declared, relative_step_size
+        started = InitMessenger(ContinuousOnly(check_init_loc_fn(init_loc_fn)))
+        super().__init__(started(WithoutSequences()(model)))
+        self._take_options(model, conjugate, relative_step_size)
         self._model_as_given = (model,)  # no submodule
-        # What the Gaussian's model is given for these sites while it is set up.
-        self._given: dict[str, Tensor] = {}
-        rest = poutine.block(poutine.condition(model, data=self._given), hide=[*declared])
+        rest = poutine.block(poutine.condition(model, data=self._given), hide=[*conjugate])
         self.append(ConjugateSites(model))
         self.append(
             NaturalGaussianGuide(rest, family, init_loc_fn=init_loc_fn, init_scale=init_scale)
         )
 
-    # -- set-up -----------------------------------------------------------------------
-
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         super()._setup_prototype(*args, **kwargs)
         try:
-            self._set_up_sites(args, kwargs)
+            nodes, local = self._nodes(self.model, args, kwargs), self.prototype_trace
+            run = is_enumerated, args, kwargs
+            if not self._set_up_sites(self[0], nodes, subsampled_latents(local), *run):
+                del self[1]
         except Exception:
             self.prototype_trace = None  # a guide that failed to set up is not set up
             raise
 
-    def _set_up_sites(self, args: tuple, kwargs: dict) -> None:
-        nodes = self._nodes(self.model, args, kwargs)
-        plain = guide.initial_sites(
-            self.conjugate,
-            nodes,
-            is_enumerated,
-            subsampled_latents(self.prototype_trace),
-            lambda site: site["value"].detach().cpu().numpy(),
-            lambda site, x: bool(
-                site["fn"].support.check(torch.as_tensor(x).to(site["value"])).all()
-            ),
-        )
-        latents = [name for name, site in nodes.items() if not site["is_observed"]]
-        rest = [name for name in latents if name not in self.conjugate]
-        for name, one in guide.checked(plain, *self._density(rest, args, kwargs)).items():
-            loc = torch.as_tensor(one.loc).to(nodes[name]["value"])
-            made = FAMILIES[one.name](loc, name, one.shape, one.columns, self._relative_step_size)
-            self[0].start(made, nodes[name])
-            self._given[name] = made.mean
-        if not rest:
-            del self[1]
+    @staticmethod
+    def _array(values: Any, like: Tensor) -> Tensor:
+        return torch.as_tensor(values).to(like)
+
+    @staticmethod
+    def _numpy(value: Tensor) -> np.ndarray:
+        return value.numpy(force=True)
+
+    @staticmethod
+    def _contains(support: Any, value: Tensor) -> Tensor:
+        return support.check(value)
 
     def _nodes(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, dict[str, Any]]:
         with repeatable_noise(), poutine.block():
@@ -193,8 +169,7 @@ class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
             if site["type"] == "sample" and not poutine.util.site_is_subsample(site)
         }
 
-    def _density(self, rest: list[str], args: tuple, kwargs: dict) -> tuple[Callable, str]:
-        """The log density and its gradient at values of the sites, and the dtype."""
+    def _density(self, rest: list[str], args: tuple, kwargs: dict) -> Density:
         model = WithoutSequences()(self._model_as_given[0])
         # At the start weights may all be zero, and the sites seem not to meet.
         with repeatable_noise():
@@ -202,22 +177,18 @@ class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
             anywhere = InitMessenger(ContinuousOnly(init_to_uniform))(model)
             found = self._nodes(anywhere, args, kwargs)
         others = {name: found[name]["value"].detach() for name in rest}
-        like = {name: found[name]["value"].detach() for name in self.conjugate}
 
-        def density(values: dict[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
-            at = {s: torch.as_tensor(x).to(like[s]).clone() for s, x in values.items()}
+        def density(values: Mapping[str, np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
+            at = {s: self._array(x, found[s]["value"]).detach().clone() for s, x in values.items()}
             leaves = [x.requires_grad_() for x in at.values()]
             with torch.enable_grad(), quiet(), repeatable_noise(), poutine.block():
                 given = poutine.condition(model, data={**others, **at})
                 value = poutine.trace(given).get_trace(*args, **kwargs).log_prob_sum()
-            found = torch.autograd.grad(value, leaves, materialize_grads=True, allow_unused=True)
-            return value.item(), {
-                s: g.cpu().double().numpy() for s, g in zip(at, found, strict=True)
-            }
+            slopes = torch.autograd.grad(value, leaves, materialize_grads=True, allow_unused=True)
+            pairs = zip(at, slopes, strict=True)
+            return value.item(), {s: self._numpy(slope.double()) for s, slope in pairs}
 
-        return density, str(next(iter(like.values())).dtype).removeprefix("torch.")
-
-    # -- what the user reads ----------------------------------------------------------
+        return density
 
     def conjugate_sites(self) -> dict[str, ConjugateSite]:
         """The conjugate sites by name, with ``parameters()``, ``mean`` and ``log_prob``.

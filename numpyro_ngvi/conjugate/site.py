@@ -1,25 +1,26 @@
-"""Exponential families of sites, of JAX; see :mod:`ngvi.conjugate`."""
+"""Conjugate sites with the arrays of JAX; see :mod:`ngvi.conjugate.site`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import random
 from jax.scipy import special
 
-from ngvi.conjugate import families, site
+from ngvi.conjugate import site
 from numpyro_ngvi.pytree import register
 
 
+@register
 class ConjugateSite(site.ConjugateSite):
     """A conjugate site whose natural parameters are an array: a pytree."""
 
-    xp: ClassVar[Any] = jnp
-    digamma: ClassVar[Any] = staticmethod(special.digamma)
-    lgamma: ClassVar[Any] = staticmethod(special.gammaln)
+    xp = jnp
+    digamma = staticmethod(special.digamma)
+    lgamma = staticmethod(special.gammaln)
 
     def at(self, signs: Any) -> jax.Array:
         return _at(self, jnp.asarray(signs, self.loc.dtype))
@@ -49,49 +50,14 @@ class Random:
         self._key, self._sample_shape = key, sample_shape
 
     def gamma(self, concentration: jax.Array) -> jax.Array:
-        return random.gamma(self._next(), concentration, self._shape(concentration))
+        return self._drawn(random.gamma, concentration, concentration)
 
     def normal(self, like: jax.Array) -> jax.Array:
-        return random.normal(self._next(), self._shape(like), like.dtype)
+        return self._drawn(random.normal, like)
 
     def uniform(self, like: jax.Array) -> jax.Array:
-        return random.uniform(self._next(), self._shape(like), like.dtype)
+        return self._drawn(random.uniform, like)
 
-    def _shape(self, like: jax.Array) -> tuple[int, ...]:
-        return (*self._sample_shape, *like.shape)
-
-    def _next(self) -> jax.Array:
+    def _drawn(self, draw: Callable, like: jax.Array, *parameters: jax.Array) -> jax.Array:
         self._key, key = random.split(self._key)
-        return key
-
-
-@register
-class Beta(families.Beta, ConjugateSite): ...
-
-
-@register
-class Dirichlet(families.Dirichlet, ConjugateSite): ...
-
-
-@register
-class Gamma(families.Gamma, ConjugateSite): ...
-
-
-@register
-class GammaMode(families.GammaMode, ConjugateSite): ...
-
-
-@register
-class InverseGamma(families.InverseGamma, ConjugateSite): ...
-
-
-@register
-class InverseGaussian(families.InverseGaussian, ConjugateSite): ...
-
-
-@register
-class Normal(families.Normal, ConjugateSite): ...
-
-
-#: By the name that a user declares a site by.
-FAMILIES: dict[str, type[ConjugateSite]] = {one.name: one for one in ConjugateSite.__subclasses__()}
+        return draw(key, *parameters, (*self._sample_shape, *like.shape), like.dtype)

@@ -1,23 +1,23 @@
-"""Exponential families of sites, of torch; see :mod:`ngvi.conjugate`."""
+"""Conjugate sites with the tensors of torch; see :mod:`ngvi.conjugate.site`."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ngvi.conjugate import families, site
+from ngvi.conjugate import site
 
 
 class ConjugateSite(site.ConjugateSite):
     """A conjugate site whose natural parameters are a tensor."""
 
-    xp: ClassVar[Any] = torch
-    digamma: ClassVar[Any] = staticmethod(torch.digamma)
-    lgamma: ClassVar[Any] = staticmethod(torch.lgamma)
+    xp = torch
+    digamma = staticmethod(torch.digamma)
+    lgamma = staticmethod(torch.lgamma)
 
     def specification(self) -> Self:
         """The site without its tensor."""
@@ -46,38 +46,11 @@ class Random:
         self._sample_shape = sample_shape
 
     def gamma(self, concentration: Tensor) -> Tensor:
-        return torch._standard_gamma(concentration.expand(self._shape(concentration)))
+        shape = (*self._sample_shape, *concentration.shape)
+        return torch._standard_gamma(concentration.expand(shape))
 
     def normal(self, like: Tensor) -> Tensor:
-        return like.new_empty(self._shape(like)).normal_()
+        return like.new_empty((*self._sample_shape, *like.shape)).normal_()
 
     def uniform(self, like: Tensor) -> Tensor:
-        return like.new_empty(self._shape(like)).uniform_()
-
-    def _shape(self, like: Tensor) -> tuple[int, ...]:
-        return (*self._sample_shape, *like.shape)
-
-
-class Beta(families.Beta, ConjugateSite): ...
-
-
-class Dirichlet(families.Dirichlet, ConjugateSite): ...
-
-
-class Gamma(families.Gamma, ConjugateSite): ...
-
-
-class GammaMode(families.GammaMode, ConjugateSite): ...
-
-
-class InverseGamma(families.InverseGamma, ConjugateSite): ...
-
-
-class InverseGaussian(families.InverseGaussian, ConjugateSite): ...
-
-
-class Normal(families.Normal, ConjugateSite): ...
-
-
-#: By the name that a user declares a site by.
-FAMILIES: dict[str, type[ConjugateSite]] = {one.name: one for one in ConjugateSite.__subclasses__()}
+        return like.new_empty((*self._sample_shape, *like.shape)).uniform_()
