@@ -33,11 +33,9 @@ from pyro_ngvi.estimators import (
 from pyro_ngvi.estimators.moments import Averages, concatenated, of_kept
 from pyro_ngvi.estimators.quadrature import Quadrature
 from pyro_ngvi.estimators.stein import Stein, stein_direction
-from pyro_ngvi.families.low_rank_precision import MOMENTS
-from pyro_ngvi.guide.subsampled_latents import SPLIT_OVER_WORKERS
 from pyro_ngvi.host import Reads, label
 from pyro_ngvi.tracing import LogDensity
-from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
+from pyro_ngvi.tracing.messengers import SPLIT_OVER_WORKERS, check_gradients, repeatable_noise
 
 
 @shared_doc(elbo.NaturalELBO)
@@ -95,7 +93,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             for start in range(0, len(points.weights), at_once):
                 found.append(density(points.some(slice(start, start + at_once)).of(here)))
             values = torch.cat(found)
-            visited = _visited(density)
+            visited = density.visited
             return -float(_bound(values, here, points, values.isfinite(), visited))
 
     def loss_and_grads(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
@@ -146,13 +144,13 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         """
         here = {site: family.detach() for site, family in density.posteriors.items()}
         # Workers with a part of the rows each would not agree on how noisy a step is.
-        adapts = cost.max_batches > 1 and MOMENTS.get() is None
+        adapts = cost.max_batches > 1 and not SPLIT_OVER_WORKERS.get()
         reads, noise, square = Reads(), 0.0, 0.0
         estimates, bounds, numbers = list[Averages](), list[Tensor](), list[Callable]()
 
         def on_values(points: PointsBySite, values: Tensor, kept: Tensor) -> None:
             # Those of quadrature have the whole entropy in them, without noise.
-            counts = {} if isinstance(estimator, Quadrature) else _visited(density)
+            counts = {} if isinstance(estimator, Quadrature) else density.visited
             bounds.append(_bound(values, here, points, kept, counts))
             numbers.append(reads.later(bounds[-1]))
 
@@ -243,19 +241,11 @@ class _SetUp(NamedTuple):
     cost: Any
 
 
-def _visited(density: LogDensity) -> dict[str, Tensor]:
-    """How often a minibatch counts each coordinate, by site, where it visits a part of them.
-
-    Where workers visit all elements between them, the sum of what they find is of all.
-    """
-    return {} if SPLIT_OVER_WORKERS.get() else density.visited
-
-
 def _count_visits(
     density: LogDensity, here: Families, points: PointsBySite, estimate: Averages, is_stein: bool
 ) -> None:
     """Change those of a minibatch of latents (:mod:`ngvi.guide.subsampled_latents`)."""
-    for site, weights in _visited(density).items():
+    for site, weights in density.visited.items():
         of_entropy = None
         if is_stein:
             drawn = of_kept(points.noise[site], estimate.kept)

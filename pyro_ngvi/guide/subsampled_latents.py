@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextvars import ContextVar
 from typing import Any
 
 import pyro
@@ -15,13 +14,9 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
-from ngvi.families.base import Family
 from ngvi.guide import subsampled_latents as shared
-from ngvi.guide.subsampled_latents import SubsampledFamily, first_bound
+from ngvi.guide.subsampled_latents import first_bound
 from ngvi.latents.subsampling import SubsampledLatent
-
-#: Whether several workers have all elements between them, and gradients are summed over workers.
-SPLIT_OVER_WORKERS: ContextVar[bool] = ContextVar("SPLIT_OVER_WORKERS", default=False)
 
 
 def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
@@ -57,11 +52,6 @@ class Minibatch(shared.Minibatch):
     def _counts(size: int, indices: Tensor, each: float, like: Tensor) -> Tensor:
         weights = like.new_full((len(indices),), each)
         return like.new_zeros(size).index_add(0, indices.to(like.device), weights)
-
-    def of(self, family: Family) -> Any:
-        if SPLIT_OVER_WORKERS.get():  # an element's own term comes in the sum once
-            return SubsampledFamily(family, self.weights(family), family)
-        return super().of(family)
 
 
 def full_shapes(

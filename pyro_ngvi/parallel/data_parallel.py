@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from pyro import poutine
 from pyro.infer import ELBO
 from torch import Tensor
 
-from pyro_ngvi.families.low_rank_precision import MOMENTS
-from pyro_ngvi.guide.subsampled_latents import SPLIT_OVER_WORKERS
-from pyro_ngvi.parallel.rows import (
-    SeesRows,
-    check_covered,
-    check_disjoint,
-    shared_plates,
-    shares,
-    visited_elements,
-)
+from pyro_ngvi.parallel.rows import SeesRows, check_linear, shared_plates, shares
 from pyro_ngvi.parallel.workers import Workers
-from pyro_ngvi.tracing.messengers import quiet, repeatable_noise
+from pyro_ngvi.tracing.messengers import SPLIT_OVER_WORKERS, quiet, repeatable_noise
 
 
 class DataParallel(ELBO):
@@ -42,17 +31,9 @@ class DataParallel(ELBO):
     The plate's scale makes each worker's bound one of all rows, with the prior in it once. Their
     mean, weighted by the numbers of their rows, is that of the rows which all of them see. So are
     its natural gradients, curvature included, which are linear in the log density: they are summed
-    before an optimiser normalises or limits them, and every worker takes the same step. (Those of
-    ``"low_rank"`` are not linear; there the moments that they are made of are summed.)
-
-    Latents inside the plate are shared out with its rows, where the guide knows whose turn it is::
-
-        def plates(X, y, own):
-            return pyro.plate("groups", num_groups, subsample=own)
-
-        guide = NaturalGaussianGuide(model, "sparse_precision", create_plates=plates)
-
-    Every worker has the parameters of all of them, and evaluates the model for its own.
+    before an optimiser normalises or limits them, and every worker takes the same step. Those of
+    family ``"low_rank"`` are not linear, and those of latents in a subsampled plate belong to its
+    elements: both are refused.
 
     Draws are those of the first worker's random numbers, which the others take over for the time
     of a step; before the first step they take over its parameters. A step sends the gradients of
@@ -65,8 +46,7 @@ class DataParallel(ELBO):
     :param process_group: None is the default group.
     :raises RuntimeError: without a process group.
     :raises ValueError: in the first step, if the workers' parameters or plates are not the same, or
-        a worker's plate is whole; if there are latents in it, and the workers do not visit each
-        element once in every step.
+        a worker's plate is whole; for gradients that are no sum over rows.
     """
 
     def __init__(self, elbo: Any, process_group: Any = None) -> None:
@@ -109,28 +89,15 @@ class DataParallel(ELBO):
     ) -> float:
         if self._set_up is None or not self._set_up.is_for(model, guide):
             self._set_up = self._new_set_up(model, guide, args, kwargs)
-        workers, (seen, _, plates, leaves, has_locals) = self.workers, self._set_up
-
-        def table(loss: float = math.nan) -> np.ndarray:
-            return workers.table([loss, *(seen.parts[plate].fraction for plate in plates)])
-
-        def of_all(*moments: Tensor, rows: Tensor | None = None) -> tuple[Tensor, ...]:
-            """Of all rows, where directions are not linear in them."""
-            weight = float(shares(plates, table()[:, 1:])[workers.rank])
-            found = [workers.total(weight * moment) for moment in moments]
-            return tuple(found if rows is None else [*found, workers.rows(weight**0.5 * rows)])
-
-        tokens = MOMENTS.set(of_all), SPLIT_OVER_WORKERS.set(self.workers.size > 1)
+        workers, (seen, _, plates, leaves) = self.workers, self._set_up
+        token = SPLIT_OVER_WORKERS.set(True)
         try:
             with workers.same_noise():
                 loss = float(function(seen, guide, *args, **kwargs))
         finally:
-            MOMENTS.reset(tokens[0])
-            SPLIT_OVER_WORKERS.reset(tokens[1])
-        found = table(loss)
+            SPLIT_OVER_WORKERS.reset(token)
+        found = workers.table([loss, *(seen.parts[plate].fraction for plate in plates)])
         weights = shares(plates, found[:, 1:])
-        if has_locals:
-            check_covered(plates, found[:, 1:])
         if has_grads:
             self._add_up(leaves, float(weights[workers.rank]))
         return float(weights @ found[:, 0])
@@ -151,7 +118,7 @@ class DataParallel(ELBO):
         """
         seen, leaves = SeesRows(model), dict[str, Tensor]()
 
-        def run() -> tuple[dict, dict, dict]:
+        def run() -> tuple[dict, dict]:
             # What a run makes, every later one sees.
             capture = poutine.trace(param_only=True)
             with repeatable_noise(), quiet(), poutine.block(), capture:
@@ -160,9 +127,10 @@ class DataParallel(ELBO):
             nodes = sorted(capture.trace.nodes.items())
             leaves.update({name: node["value"].unconstrained() for name, node in nodes})
             kinds = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in leaves.items()}
-            return seen.parts, kinds, visited_elements(trace)
+            check_linear(trace)
+            return seen.parts, kinds
 
-        parts, kinds, visited = zip(*self.workers.of_all(run()), strict=True)
+        parts, kinds = zip(*self.workers.of_all(run()), strict=True)
         for rank, of_one in enumerate(kinds):
             for name in sorted({*of_one, *kinds[0]}):
                 if of_one.get(name) != kinds[0].get(name):
@@ -172,14 +140,11 @@ class DataParallel(ELBO):
                         "the same for all workers, which share rows of data only."
                     )
         plates = shared_plates(list(parts))
-        if self.workers.size > 1:
-            check_disjoint(list(visited))
         with torch.no_grad():
             for leaf in leaves.values():
                 leaf.copy_(self.workers.of_first(leaf))
         trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        has_locals = self.workers.size > 1 and any(visited)
-        return _Shared(seen, guide, plates, trained, has_locals)
+        return _Shared(seen, guide, plates, trained)
 
 
 class _Shared(NamedTuple):
@@ -189,7 +154,6 @@ class _Shared(NamedTuple):
     guide: Callable
     plates: list[str]
     leaves: list[Tensor]
-    has_locals: bool  #: whether latents are in the plates that are shared out
 
     def is_for(self, model: Callable, guide: Callable) -> bool:
         """Whether it was made for these two."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
+
+from pyro_ngvi.tracing.sites import family_of
 
 HINT = (
     "Every worker says how many rows there are in all, and which are its own: "
@@ -83,49 +82,24 @@ def shared_plates(parts: list[dict[str, Part]]) -> list[str]:
     return list(sizes[0])
 
 
-def visited_elements(guide_trace: Any) -> dict[str, list[int]]:
-    """Which elements a worker visits of the plates around latents; empty if it visits all.
+def check_linear(guide_trace: Any) -> None:
+    """Refuse guides whose natural gradients are no sum over the rows of workers.
 
     :param guide_trace: a trace of the guide.
+    :raises ValueError: naming the way out.
     """
-    nodes = guide_trace.nodes.values()
-    if not any(node["infer"].get("is_minibatch") for node in nodes if node["type"] == "sample"):
-        return {}
-    return {
-        node["name"]: torch.as_tensor(node["value"]).tolist()
-        for node in nodes
-        if node["type"] == "sample" and site_is_subsample(node)
-    }
-
-
-def check_disjoint(visited: list[dict[str, list[int]]]) -> None:
-    """Refuse workers that visit elements together.
-
-    :param visited: of each worker.
-    :raises ValueError: naming the plate, and an element.
-    """
-    for plate in sorted(set().union(*visited)):
-        found = Counter(element for own in visited for element in own.get(plate, ()))
-        for element, count in found.items():
-            if count > 1:
+    for node in guide_trace.nodes.values():
+        if node["type"] == "sample":
+            if node["infer"].get("is_minibatch"):
                 raise ValueError(
-                    f"Element {element} of plate '{plate}', in which there are latents, is visited "
-                    f"{count} times: each belongs to one worker."
+                    "DataParallel shares rows out, and not the latents of a subsampled plate: "
+                    "leave create_plates= out, so that every worker has all elements."
                 )
-
-
-def check_covered(plates: list[str], fractions: np.ndarray) -> None:
-    """Refuse minibatches of elements that have latents of their own.
-
-    :param fractions: as for :func:`shares`.
-    :raises ValueError: naming the plate.
-    """
-    for plate, covered in zip(plates, fractions.sum(0), strict=True):
-        if not math.isclose(covered, 1.0):
-            raise ValueError(
-                f"The workers see {100 * covered:.4g}% of plate '{plate}' together, in which there "
-                "are latents: in every step each of them visits all elements that are its own."
-            )
+            if getattr(family_of(node), "name", None) == "low_rank":
+                raise ValueError(
+                    "DataParallel adds gradients up, and those of family='low_rank' are no sum "
+                    "over rows: use 'full', 'diagonal' or 'sparse_precision'."
+                )
 
 
 def shares(plates: list[str], fractions: np.ndarray) -> np.ndarray:
@@ -137,15 +111,9 @@ def shares(plates: list[str], fractions: np.ndarray) -> np.ndarray:
     if not plates:
         return np.full(len(fractions), 1.0 / len(fractions))
     weights = fractions / fractions.sum(0)
-    for plate, other in zip(plates[1:], weights.T[1:], strict=True):
-        if not np.allclose(other, weights[:, 0]):
-            raise ValueError(
-                f"The workers see {_percent(fractions[:, 0])} of the plate '{plates[0]}', and "
-                f"{_percent(fractions[:, plates.index(plate)])} of '{plate}': with several plates "
-                "the rows of all must be shared alike, for instance equally."
-            )
+    if not np.allclose(weights, weights[:, :1]):
+        raise ValueError(
+            f"The workers see other parts of the rows of plates {', '.join(plates)}: with several "
+            "plates the rows of all must be shared alike, for instance equally."
+        )
     return weights[:, 0]
-
-
-def _percent(fractions: np.ndarray) -> str:
-    return ", ".join(f"{100 * fraction:.3g}%" for fraction in fractions)

@@ -43,18 +43,6 @@ class Workers:
         dist.all_reduce(sent, group=self.group)
         return sent.to(tensor.device)
 
-    def rows(self, tensor: Tensor) -> Tensor:
-        """Every worker's rows, one after another; those that have fewer add zeros.
-
-        :param tensor: shape ``(n, d)``, where ``n`` may differ.
-        """
-        count = int(self.table([len(tensor)]).max())
-        sent = torch.cat([tensor, tensor.new_zeros(count - len(tensor), tensor.shape[-1])])
-        sent = sent.to(self._device)
-        found = [torch.empty_like(sent) for _ in range(self.size)]
-        dist.all_gather(found, sent, group=self.group)
-        return torch.cat(found).to(tensor.device)
-
     def of_first(self, tensor: Tensor) -> Tensor:
         """The first worker's tensor, which has the same shape and type on all of them."""
         sent = tensor.detach().to(self._device).contiguous()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pyro
@@ -13,6 +14,9 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Whether several workers have a part of the rows each, and gradients are summed over workers.
+SPLIT_OVER_WORKERS: ContextVar[bool] = ContextVar("SPLIT_OVER_WORKERS", default=False)
 
 
 class Registered(Messenger):

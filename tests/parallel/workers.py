@@ -21,26 +21,24 @@ import pyro.distributions as dist
 import torch
 import torch.distributed
 from pyro.infer import SVI, Trace_ELBO
-from pyro.infer.autoguide import init_to_mean
 from torch.utils.flop_counter import FlopCounterMode
 
 from pyro_ngvi import BLR, IVON, NaturalELBO, NaturalGaussianGuide, Snngm
 from pyro_ngvi.families import LowRankPrecision
 from pyro_ngvi.parallel import DataParallel
 
-NUM_ROWS, DIM, STEPS, NUM_GROUPS = 103, 3, 6, 13
+NUM_ROWS, DIM, STEPS = 103, 3, 6
 #: How long the workers wait for each other, in seconds.
 TIMEOUT = 4.0
 
 #: Models that do not fit together.
-REFUSED = ("whole", "other parameters", "locals, some", "locals, twice")
+REFUSED = ("whole", "other parameters", "locals", "low rank")
 
 #: Family, optimiser and loss.
 RUNS: dict[str, tuple] = {
     "dense": ("full", BLR, NaturalELBO),
     "networks": ("diagonal", IVON, lambda: NaturalELBO(4, "stein")),
     "sparse": ("sparse_precision", BLR, lambda: NaturalELBO(4, "hessian")),
-    "low rank": (LowRankPrecision(rank=2), BLR, lambda: NaturalELBO(4, "gauss_newton")),
     "first order": ("full", Snngm, Trace_ELBO),
 }
 
@@ -80,14 +78,7 @@ def steps(name: str, rank: int, size: int) -> dict[str, Any]:
     return {"losses": [*losses, svi.evaluate_loss(*rows)], "params": _params()}
 
 
-#: Optimiser and loss of a model with latents in the plate that is shared out.
-LOCALS: dict[str, tuple] = {
-    "locals": (BLR, lambda: NaturalELBO(6, "stein")),
-    "locals, first order": (Snngm, Trace_ELBO),
-}
-
-
-def groups(y, own, size=NUM_GROUPS):
+def groups(y, own, size=NUM_ROWS):
     """Group means, each seen three times."""
     mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
     scale = pyro.sample("scale", dist.LogNormal(0.0, 0.5))
@@ -96,28 +87,8 @@ def groups(y, own, size=NUM_GROUPS):
         pyro.sample("y", dist.Normal(means[:, None], 1.0).expand([len(own), 3]).to_event(1), obs=y)
 
 
-def own_groups(y, own, size=NUM_GROUPS):
+def own_groups(y, own, size=NUM_ROWS):
     return pyro.plate("groups", size, subsample=own)
-
-
-def data_of_groups(rank: int = 0, size: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    """A worker's groups, more than the one before has."""
-    ends = [round(NUM_GROUPS * (end / size) ** 1.3) for end in range(size + 1)]
-    own = torch.arange(NUM_GROUPS)[ends[rank] : ends[rank + 1]]
-    y = torch.randn(NUM_GROUPS, 4, generator=torch.Generator().manual_seed(0))
-    return (y[:, :3] + y[:, 3:])[own], own
-
-
-def with_locals(name: str, rank: int, size: int) -> dict[str, Any]:
-    """A run of SVI, alone if ``size`` is zero."""
-    rows = data_of_groups(rank, size or 1)
-    pyro.set_rng_seed(7 + rank)
-    # A start that does not depend on which groups are the worker's own.
-    options = {"create_plates": own_groups, "init_loc_fn": init_to_mean}
-    optimiser, loss = LOCALS[name]
-    guide = NaturalGaussianGuide(groups, "sparse_precision", **options)
-    svi = SVI(groups, guide, optimiser(), DataParallel(loss()) if size else loss())
-    return {"losses": [svi.step(*rows) for _ in range(STEPS)], "params": _params()}
 
 
 def work(name: str, rank: int, size: int) -> dict[str, Any]:
@@ -140,12 +111,13 @@ def failing(name: str, rank: int, size: int) -> dict[str, Any]:
     svi = SVI(model, NaturalGaussianGuide(model, "diagonal"), BLR(), DataParallel(NaturalELBO()))
     began = time.monotonic()
     try:
-        if name.startswith("locals"):
-            y, own = data_of_groups(rank, size)
-            own = own if name == "locals, some" else torch.arange(len(own))
+        if name == "locals":
+            own, y = torch.arange(len(X)), X[:, :3]
             guide = NaturalGaussianGuide(groups, create_plates=own_groups)
-            size_of_plate = 2 * NUM_GROUPS if name == "locals, some" else NUM_GROUPS
-            SVI(groups, guide, BLR(), DataParallel(NaturalELBO())).step(y, own, size_of_plate)
+            SVI(groups, guide, BLR(), DataParallel(NaturalELBO())).step(y, own, NUM_ROWS)
+        if name == "low rank":
+            guide = NaturalGaussianGuide(model, LowRankPrecision(rank=2))
+            SVI(model, guide, BLR(), DataParallel(NaturalELBO())).step(X, y)
         if name == "other parameters" and is_last:
             pyro.param("intercept", torch.zeros(3, 1))
         svi.step(X, y, num_rows)
@@ -211,7 +183,6 @@ def main(name: str, folder: str = "") -> None:
         for case in ("raises", "dies", *REFUSED):
             found[case] = on_workers(failing, case, 2)
     functions = {**dict.fromkeys(RUNS, steps), "work": work}
-    functions |= dict.fromkeys(LOCALS, with_locals)
     for case, function in functions.items() if name == "same" else ():
         found[case] = [[function(case, 0, 0)]]
         pyro.clear_param_store()
