@@ -11,8 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -230,12 +229,6 @@ def check_create_plates(create_plates: Any) -> Any:
 #: depends on it, so that the bound is the log likelihood of the model's own parameters.
 NO_LATENTS = "_no_latents"
 
-#: What to add to an error of a model that computes with halves of single precision.
-HALF_PRECISION = (
-    " The model computes in float16, of which 65,504 is the largest number, and products and sums "
-    "of the gradient are larger. Use bfloat16 or float32, or scale data and outputs."
-)
-
 
 def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
     """For a model without continuous latents.
@@ -258,22 +251,6 @@ def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
     return f"The guide found no latent variables. The model {what}."
 
 
-def prior_alone(latents: Iterable[str]) -> str:
-    """For a loop that learns from a model that observes nothing."""
-    names = ", ".join(map(repr, latents))
-    return (
-        f"The model observes nothing: all of its sites ({names}) are latent, so that this SVI "
-        "learns the prior. Was the response forgotten?"
-    )
-
-
-def empty_plate(name: str, library: str) -> str:
-    """For a plate that has no elements, or of which a run takes none."""
-    return (
-        f"Plate '{name}' has no elements, which {library} does not allow: leave an empty batch out."
-    )
-
-
 def no_density(
     name: str, value: tuple[int, ...], of: tuple[int, ...], is_observed: bool, error: object
 ) -> str:
@@ -285,47 +262,6 @@ def no_density(
         f"of shape {of}, cannot evaluate: {error} Check shapes and dtypes (in a subsampled plate, "
         f"index the data with the plate's indices){start}."
     )
-
-
-def frames(error: BaseException) -> Iterator[Any]:
-    """Those that an error has gone through, from the outermost on."""
-    return (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-def called(error: BaseException, function: Any) -> dict[str, Any]:
-    """The variables of the innermost call of a function that an error has gone through, or none."""
-    found = [frame for frame in frames(error) if frame.f_code is function.__code__]
-    return found[-1].f_locals if found else {}
-
-
-def check_plate(error: Exception, plate: Any) -> None:
-    """Say of a model that has failed whether the size of a plate is no number.
-
-    :param plate: the class.
-    :raises TypeError: naming the plate.
-    """
-    found = called(error, plate.__init__)
-    if found and not is_number(found["size"], lambda size: True):
-        raise TypeError(
-            f"Plate '{found['name']}' must have a number of elements as size, len(y), got "
-            f"{shown(found['size'])}."
-        ) from error
-
-
-def no_statement(name: Any, fn: Any) -> str:
-    """For a sample statement of Pyro's without a distribution."""
-    kind, article = (fn, "the class") if isinstance(fn, type) else (type(fn), "a")
-    root = kind.__module__.partition(".")[0]
-    of = "" if root == "builtins" else f" of {root}"
-    return (
-        f"Sample site {name!r} has {article} {kind.__name__}{of}, where a distribution of "
-        "pyro.distributions is due: pyro.sample('b', dist.Normal(0.0, 1.0))."
-    )
-
-
-def no_distribution(name: str, error: Exception) -> str:
-    """For a distribution that refuses its parameters."""
-    return f"The distribution of site '{name}' cannot be made: {error}"
 
 
 def complex_density(name: str) -> str:

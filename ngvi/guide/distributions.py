@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from ngvi.estimators.natural_elbo import NaturalELBO
 from ngvi.families.base import Array
+from ngvi.families.dense import DenseFamily
+from ngvi.families.diagonal import Diagonal
 from ngvi.families.mixture import Mixture
 
 
@@ -42,6 +45,27 @@ class StructuredNormal:
 
     def entropy(self) -> Array:
         return self.family.xp.broadcast_to(self.family.entropy(), self.batch_shape)
+
+
+def to_distribution(family: Any, dist: Any, structured: type[StructuredNormal]) -> Any:
+    """Return the PPL's distribution over vectors of length ``d``, its own one where it has one.
+
+    :param dist: the PPL's distributions.
+    :param structured: the package's :class:`StructuredNormal`.
+    """
+    is_mixture = isinstance(family, Mixture)
+    parts = family.components if is_mixture else [family]
+    together: Any = family.xp.stack if is_mixture else operator.itemgetter(0)
+    if isinstance(parts[0], DenseFamily):
+        factors = together([one.lower_factor for one in parts])
+        normal = dist.MultivariateNormal(family.loc, scale_tril=factors)
+    elif isinstance(parts[0], Diagonal):
+        normal = dist.Normal(family.loc, together([one.stddev for one in parts])).to_event(1)
+    else:
+        return structured(family)
+    if not is_mixture:
+        return normal
+    return dist.MixtureSameFamily(dist.Categorical(logits=family.log_weights), normal)
 
 
 def check_not_mixture(family: Any) -> None:

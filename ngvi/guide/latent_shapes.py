@@ -58,19 +58,6 @@ class LatentShapes:
             )
         self._seen.add(signature)
 
-    def check_model(self, model: Callable, args: tuple, kwargs: dict) -> None:
-        """Refuse another model than the guide's, if it runs with these arguments.
-
-        :raises ValueError: naming a site.
-        """
-        found = self.found(model, args, kwargs)
-        for name, expected in self._expected.items() if found else ():
-            if found.get(name) != expected:
-                raise ValueError(
-                    f"guide= is the guide of another model: its latent site '{name}', of "
-                    f"unconstrained shape {expected}, is {found.get(name, 'missing')} in this one."
-                )
-
     def require_sites(self, found: Collection[str]) -> None:
         """Refuse a model without a latent of the guide's.
 

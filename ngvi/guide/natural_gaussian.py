@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from ngvi.errors import check_model
+from ngvi.families.mixture import Mixture
 from ngvi.families.steps import has_parts
+from ngvi.guide.distributions import check_has_gradient, to_distribution
 from ngvi.guide.layout import summary
 from ngvi.guide.robust_init import check_init_scale
 from ngvi.guide.sticking_the_landing import check_sticking_the_landing
@@ -66,7 +68,10 @@ class NaturalGaussianGuide:
 
     # What a package adds: its families, its classes, and methods of these names.
     _registry: ClassVar[Registry]
-    _normal: ClassVar[Any]  #: the package's ``NaturalNormal``
+    _normal: ClassVar[Any]  #: The package's ``NaturalNormal``.
+    _structured: ClassVar[Any]  #: The package's ``StructuredNormal``.
+    _dist: ClassVar[Any]  #: The PPL's distributions.
+    _calling_elbo: ClassVar[Any]
     _minibatch_type: ClassVar[type[Minibatch]]
     _called_by_linear_elbo: ClassVar[Any]
     _subsampled_latents: ClassVar[Any]  #: of a trace
@@ -144,6 +149,17 @@ class NaturalGaussianGuide:
             self._checked_plates.add(minibatch.plates)
         posterior = self._normal(minibatch.of(family), self._sticks_the_landing())
         return self._sample_at_site(posterior, is_minibatch=True)
+
+    def _drawn_from(self) -> Any:
+        """The distribution of the latent vector, whose draws have natural gradients."""
+        family = self._family()
+        if isinstance(family, Mixture):
+            check_has_gradient(self._calling_elbo())
+            return self._structured(family)
+        return self._normal(family, self._sticks_the_landing())
+
+    def _distribution(self, family: Any) -> Any:
+        return to_distribution(family, self._dist, self._structured)
 
     def _sticks_the_landing(self) -> bool:
         if self._sticking_the_landing == "auto":

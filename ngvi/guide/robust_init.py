@@ -40,19 +40,17 @@ class RobustInit:
     Log densities are in nats, and not finite where there is none.
     """
 
-    num_samples: int = 15  #: draws of a median, as the PPLs have it
-    more_samples: int = 1000  #: draws of one that is hardly random
-    max_numbers: int = 10**7  #: that a site's draws may have in all
-    low: float = -1e6  #: a start below this may be far too low, ...
-    factor: float = 10.0  #: ... and is, if another one is higher by this factor
-    scale: float = 0.1  #: the usual initial standard deviation
-    narrower: tuple[float, ...] = tuple(10.0**-power for power in range(2, 9))  #: others
-    num_pairs: int = 2  #: of draws about the start, each with either sign
-    max_dim: int = 10**5  #: latents, at most, for such draws
+    num_samples: int = 1000  #: A median of this many draws is hardly random.
+    max_numbers: int = 10**7  #: All draws of a site have at most this many numbers.
+    low: float = -1e6  #: A start with a lower log density may be far too low.
+    factor: float = 10.0  #: It is, if that of another one is higher by this factor.
+    scale: float = 0.1  #: This is the usual initial standard deviation.
+    #: These are tried where the density explodes within the usual one.
+    narrower: tuple[float, ...] = tuple(10.0**-power for power in range(2, 9))
 
     def num_samples_for(self, size: int) -> int:
-        """Of a median that is hardly random, for a site of so many numbers."""
-        return max(self.num_samples, min(self.more_samples, self.max_numbers // max(size, 1)))
+        """Number of draws of a median, for a site with this many numbers; the PPLs take 15."""
+        return max(15, min(self.num_samples, self.max_numbers // max(size, 1)))
 
     def is_low(self, log_density: float) -> bool:
         """Whether another start is to be tried."""
@@ -82,10 +80,10 @@ class RobustInit:
         return level, best
 
     def directions(self, dim: int) -> np.ndarray:
-        """Standard normal draws, always the same, shape ``(2 * num_pairs, dim)``, or none."""
-        if dim > self.max_dim:
+        """Standard normal draws, always the same: two pairs, or none of very many latents."""
+        if self.num_samples * dim > 10 * self.max_numbers:
             return np.zeros((0, dim))
-        normal = np.random.default_rng(0).standard_normal((self.num_pairs, dim))
+        normal = np.random.default_rng(0).standard_normal((2, dim))
         return np.concatenate([normal, -normal])
 
     def explodes(self, around: Sequence[float], start: float) -> bool:

@@ -11,40 +11,13 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
 from ngvi._docs import shared_doc
-from ngvi.errors import shown
 from ngvi.families.draws import noise_dim
 from ngvi.guide import distributions as shared
 from numpyro_ngvi.families.base import Family
 
 
-class DrawsByKey:
-    """A distribution that says which key it draws with, where NumPyro's own only asserts it."""
-
-    def __call__(self, *args: Any, rng_key: Any = None, **kwargs: Any) -> Any:
-        return super().__call__(*args, rng_key=self._checked(rng_key), **kwargs)  # type: ignore[misc]
-
-    def sample(self, key: Any = None, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        return super().sample(self._checked(key), sample_shape)  # type: ignore[misc]
-
-    @staticmethod
-    def _checked(key: Any) -> Any:
-        """The key or keys.
-
-        :raises TypeError: for anything else.
-        """
-        try:
-            jax.random.key_data(key)
-        except (TypeError, ValueError):
-            raise TypeError(
-                "A distribution of NumPyro draws with a key: write posterior.sample("
-                f"jax.random.key(0), (1000,)), got {shown(key)} in its place. Draws of each latent "
-                "site by its name are result.sample(1000)."
-            ) from None
-        return key
-
-
 @shared_doc(shared.StructuredNormal)
-class StructuredNormal(shared.StructuredNormal, DrawsByKey, dist.Distribution):
+class StructuredNormal(shared.StructuredNormal, dist.Distribution):
     """A distribution of NumPyro."""
 
     arg_constraints: ClassVar[dict] = {}
@@ -66,22 +39,9 @@ class StructuredNormal(shared.StructuredNormal, DrawsByKey, dist.Distribution):
     def has_rsample(self) -> bool:
         return noise_dim(self.family) == self.family.dim
 
-    def sample(self, key: Any = None, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        key = self._checked(key)
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         shape = (*self.shape(sample_shape)[:-1], noise_dim(self.family))
         return self.family.sample(jax.random.normal(key, shape, self.family.loc.dtype))
-
-
-class MultivariateNormal(DrawsByKey, dist.MultivariateNormal):
-    """NumPyro's, with that."""
-
-
-class Independent(DrawsByKey, dist.Independent):
-    """NumPyro's, with that."""
-
-
-class MixtureSameFamily(DrawsByKey, dist.MixtureSameFamily):
-    """NumPyro's, with that."""
 
 
 class StructuredTransform(Transform):

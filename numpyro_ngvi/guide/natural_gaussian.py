@@ -21,40 +21,32 @@ from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._foreign import note_foreign_arguments
 from ngvi.errors import (
-    InvalidStartError,
     NoLatentsError,
     check_create_plates,
     check_init_loc_fn,
     check_names,
-    check_plate,
     check_quantiles,
-    no_distribution,
     no_latents,
 )
 from ngvi.families.draws import marginal_quantiles, noise_dim
 from ngvi.guide import natural_gaussian as guide
-from ngvi.guide.distributions import check_has_gradient
+from ngvi.guide.checks import invalid_start
+from ngvi.guide.distributions import check_not_mixture
 from ngvi.latents.subsampling import check_no_local_latents
 from numpyro_ngvi.families import Family, Mixture
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide.checks import (
     CheckedSites,
     LatentShapes,
-    check_empty_plates,
     check_svi,
-    given_param,
-    invalid_start,
-    next_site,
-    of_half_precision,
-    site_of,
     subsampled_latents,
-    warn_of_prior,
+    without_density,
 )
-from numpyro_ngvi.guide.distributions import StructuredNormal
+from numpyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
 from numpyro_ngvi.guide.dynamic_supports import running_supports
 from numpyro_ngvi.guide.layout import layout_of
-from numpyro_ngvi.guide.posterior import NaturalNormal, drawing, to_distribution, to_transform
-from numpyro_ngvi.guide.prototype import NOT_SET_UP, set_up_for, set_up_prototype
+from numpyro_ngvi.guide.posterior import NaturalNormal, drawing
+from numpyro_ngvi.guide.prototype import set_up_prototype
 from numpyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
 from numpyro_ngvi.guide.subsampled_latents import InPlates, Minibatch, full_locs, unpacking
 from numpyro_ngvi.pytree import register_with_flax
@@ -95,8 +87,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     _init_locs: dict[str, jax.Array]
     #: What guides of one fit have found of the same model, while they are set up.
     _of_fit: dict | None = None
-    _draws_without_data = True  #: whether draws are those of the parameters alone
-    _normal, _minibatch_type = NaturalNormal, Minibatch
+    _normal, _structured, _dist = NaturalNormal, StructuredNormal, dist
+    _minibatch_type, _calling_elbo = Minibatch, staticmethod(calling_elbo)
     _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
     _subsampled_latents = staticmethod(subsampled_latents)
 
@@ -155,7 +147,6 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             self.prototype_trace, args, kwargs, subsampled=self._has_plates
         )
         check_svi(self, {self._parameter_name: self._initial_posterior})
-        warn_of_prior(self.prototype_trace)
 
     def hide_data(self, args: tuple, kwargs: dict) -> bool:
         """Leave the data out of the set-up, if it has failed only because the enumerated latents,
@@ -166,7 +157,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         is_possible = False
         with contextlib.suppress(Exception):  # the set-up fails as well, and says why
             if self.model.enumerated:
-                _, is_possible = invalid_start(self.model, self.init_loc_fn, args, kwargs)
+                _, is_possible = without_density(self.model, self.init_loc_fn, args, kwargs)
         self.model.hides_data = is_possible
         return is_possible
 
@@ -187,32 +178,16 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _explain(self, error: Exception, trace: Any, args: tuple, kwargs: dict) -> None:
         """Say what NumPyro's own errors leave out, which name no site."""
-        check_empty_plates(error)
         if trace is not None:
             check_no_local_latents(subsampled_latents(trace), self._no_local_latents)
         if "has a delta distribution" in str(error):
             return  # which says it all
         is_start = "Cannot find valid initial parameters" in str(error)
-        if not is_start and not isinstance(error, (TypeError, ValueError)):
-            return
-        with _without_support_warnings():
-            reason, _ = invalid_start(self.model, self.init_loc_fn, args, kwargs)
-            half = of_half_precision(self.model, self.init_loc_fn, args, kwargs)
-        if is_start or reason is not None:
-            raise InvalidStartError(
-                "The bound is not finite at the guide's starting point: "
-                f"{reason or 'its value or its gradient is not finite'}. Check the data and "
-                "the priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
-                f"{half}"
-            ) from error
-        check_plate(error, numpyro.plate)
-        name = site_of(error)
-        if name is not None and type(error) in (TypeError, ValueError):
-            raise type(error)(f"The model fails at site '{name}': {error}{half}") from error
-        if " got invalid " in str(error):
-            name = next_site(self.model, self.init_loc_fn, args, kwargs)
-            if name is not None:
-                raise ValueError(f"{no_distribution(name, error)}{half}") from error
+        if is_start or isinstance(error, (TypeError, ValueError)):
+            with _without_support_warnings():
+                bad, _ = without_density(self.model, self.init_loc_fn, args, kwargs)
+            if is_start or bad:
+                raise invalid_start(bad) from error
 
     def set_up(self, *args: Any, **kwargs: Any) -> dict[str, Family]:
         """What the first call does before it draws; later calls only check the arguments.
@@ -222,12 +197,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         :return: the guide's parameters at its start.
         """
         if self.prototype_trace is None:
-            given = given_param(self._parameter_name)
             with note_foreign_arguments(args, kwargs, "jnp.asarray"):
-                if given is None:
-                    self._setup_prototype(*args, **kwargs)
-                else:
-                    set_up_for(self, given, args, kwargs)
+                self._setup_prototype(*args, **kwargs)
         else:
             self._latent_shapes.check(self.model_as_given, args, kwargs)
         is_traced = any(
@@ -278,14 +249,18 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             ) from error
 
     def _family(self) -> Family:
-        return numpyro.param(self._parameter_name, self._initial_posterior)
+        found = numpyro.param(self._parameter_name, self._initial_posterior)
+        dim = found.loc.shape[-1]
+        if dim != self.latent_dim:
+            raise ValueError(
+                f"The guide is given parameters of {dim} latents, and its model has "
+                f"{self.latent_dim} with the arguments of its first call. Call it once with its "
+                "data, or with zeros of their shapes, handlers.seed(guide, 0)(X, y)."
+            )
+        return found
 
     def _get_posterior(self) -> dist.Distribution:
-        family = self._family()
-        if isinstance(family, Mixture):
-            check_has_gradient(calling_elbo())
-            return StructuredNormal(family)
-        return NaturalNormal(family, self._sticks_the_landing())
+        return self._drawn_from()
 
     @property
     def _parameter_name(self) -> str:
@@ -304,7 +279,9 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
         :param params: from ``svi.get_params(svi_state)``.
         """
-        return to_transform(self._family_of(params))
+        family = self._family_of(params)
+        check_not_mixture(family)
+        return StructuredTransform(family)
 
     def get_posterior(self, params: dict[str, Any]) -> dist.Distribution:
         """The Gaussian over the unconstrained latent vector, as a NumPyro distribution.
@@ -312,7 +289,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         :param params: from ``svi.get_params(svi_state)``.
         :return: a distribution with event shape ``(d,)``.
         """
-        return to_distribution(self._family_of(params))
+        return self._distribution(self._family_of(params))
 
     def median(self, params: dict[str, Any]) -> dict[str, jax.Array]:
         """Posterior median of every latent site, constrained.
@@ -372,7 +349,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _check_set_up(self) -> None:
         if self.prototype_trace is None:
-            raise RuntimeError(NOT_SET_UP)
+            raise RuntimeError(
+                "The guide has no posterior before its first call: run svi.init(...) or "
+                "svi.step(...) once."
+            )
 
     def _family_of(self, params: dict[str, Any]) -> Family:
         found = params.get(self._parameter_name) if isinstance(params, Mapping) else None

@@ -1,9 +1,4 @@
-"""Families as NumPyro distributions.
-
-:class:`NaturalNormal` is what the guide samples from: its draws carry natural gradients.
-:func:`to_distribution` and :func:`to_transform` hand a family to the user as NumPyro's own
-objects. Families for which NumPyro has none of its own are a ``StructuredNormal``.
-"""
+"""The distribution that a guide samples from, whose draws carry natural gradients."""
 
 from __future__ import annotations
 
@@ -13,26 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpyro.distributions as dist
-from numpyro.distributions.transforms import (
-    AffineTransform,
-    IndependentTransform,
-    LowerCholeskyAffine,
-    Transform,
-)
 
 from ngvi.families.draws import draw_at, sticking_log_prob
-from ngvi.guide.distributions import check_not_mixture
-from numpyro_ngvi.families import Diagonal, Family, Mixture
-from numpyro_ngvi.families.dense import DenseFamily
-from numpyro_ngvi.guide.distributions import (
-    Independent,
-    MixtureSameFamily,
-    MultivariateNormal,
-    StructuredNormal,
-    StructuredTransform,
-)
+from numpyro_ngvi.families import Family
+from numpyro_ngvi.guide.distributions import StructuredNormal
 from numpyro_ngvi.tracing.compilation import MANY, compiled
 
 
@@ -96,40 +75,3 @@ def drawing(shape: tuple[int, ...]) -> Callable:
         return family.sample(jax.random.normal(key, shape, family.loc.dtype))
 
     return compiled(drawn, runs_once=math.prod(shape) < MANY)
-
-
-def to_distribution(family: Family) -> dist.Distribution:
-    """The family as a NumPyro distribution over vectors of length ``d``."""
-    if isinstance(family, DenseFamily):
-        return MultivariateNormal(family.loc, scale_tril=family.lower_factor)
-    if isinstance(family, Diagonal):
-        return Independent(dist.Normal(family.loc, family.stddev), 1)
-    if isinstance(family, Mixture):
-        return _mixture(family)
-    return StructuredNormal(family)
-
-
-def _mixture(family: Mixture) -> dist.Distribution:
-    """NumPyro's own where the components are one batch of it."""
-    parts, each = family.components, None
-    if isinstance(parts[0], DenseFamily):
-        factors = jnp.stack([one.lower_factor for one in parts])
-        each = dist.MultivariateNormal(family.loc, scale_tril=factors)
-    elif isinstance(parts[0], Diagonal):
-        each = dist.Normal(family.loc, jnp.stack([one.stddev for one in parts])).to_event(1)
-    if each is None:
-        return StructuredNormal(family)
-    return MixtureSameFamily(dist.Categorical(logits=family.log_weights), each)
-
-
-def to_transform(family: Family) -> Transform:
-    """The transform that takes ``N(0, I)`` to the family.
-
-    :raises ValueError: for a mixture, which has none.
-    """
-    check_not_mixture(family)
-    if isinstance(family, DenseFamily):
-        return LowerCholeskyAffine(family.loc, family.lower_factor)
-    if isinstance(family, Diagonal):
-        return IndependentTransform(AffineTransform(family.loc, family.stddev), 1)
-    return StructuredTransform(family)

@@ -9,7 +9,6 @@ that are being traced themselves) is left to NumPyro, with its further attempts 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -33,10 +32,6 @@ from numpyro_ngvi.tracing.arguments import Arguments, as_jax
 from numpyro_ngvi.tracing.compilation import compiled
 
 Trace = dict[str, dict[str, Any]]
-
-NOT_SET_UP = (
-    "The guide has no posterior before its first call: run svi.init(...) or svi.step(...) once."
-)
 
 
 def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
@@ -73,38 +68,6 @@ def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
         for name, frame in guide._prototype_frames.items()
     }
     return scale
-
-
-def set_up_for(guide: Any, given: Any, args: tuple, kwargs: dict) -> None:
-    """The first call of a guide whose parameters are known, for draws: from a file, say.
-
-    Its arguments are mostly those of a prediction, which have no data.
-
-    :raises RuntimeError: if they do not tell which sites are data, with what to do.
-    """
-    leaves, needs_data = jax.tree.leaves((args, kwargs)), not guide._draws_without_data
-    is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-    guide.model.lacks_data, why = not needs_data, ""
-    try:
-        with contextlib.ExitStack() as stack:
-            if not is_traced:  # a draw is mostly a part of a program, which must leave nothing
-                stack.enter_context(jax.ensure_compile_time_eval())
-                stack.enter_context(handlers.seed(rng_seed=0))
-            guide._setup_prototype(*args, **kwargs)
-        if guide.latent_dim != given.dim:
-            why = f"params has {given.dim} latents, and the model with these {guide.latent_dim}"
-    except Exception as error:  # noqa: BLE001  which is told
-        why = str(error).partition("\n")[0]
-    finally:
-        guide.model.lacks_data = False
-    if why:
-        guide.prototype_trace = None
-        data = "its data" if needs_data else "data of these shapes, of which zeros will do"
-        raise RuntimeError(
-            f"{NOT_SET_UP} Its parameters were given, and do not tell which sites are data ({why}):"
-            f" call it once with {data}, handlers.seed(guide, 0)(X, y), or keep a fit by "
-            "result.save."
-        )
 
 
 def known_of_fit(guide: Any, kind: str, find: Callable) -> Any:

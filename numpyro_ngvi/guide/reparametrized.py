@@ -148,7 +148,6 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     """
 
     _map_of = Reparametrization
-    _draws_without_data = False  # which say where the modes of locals are
 
     def __init__(
         self,

@@ -43,7 +43,9 @@ def set_up(
         own = make_guide(model, init_loc_fn) if guide is None else guide
         problem = make_problem(model, own, args, kwargs, rng_key, curvature)
         for part in gaussians(guide):
-            part._latent_shapes.check_model(model, args, kwargs)
+            shapes = part._latent_shapes
+            if found := shapes.found(model, args, kwargs):
+                shapes.require_sites(found)
         return problem, own
 
     def sites() -> dict[str, Any]:

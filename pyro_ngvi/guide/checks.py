@@ -8,20 +8,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyro
-import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger
-from pyro.poutine.subsample_messenger import SubsampleMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
 
-from ngvi import errors as checks
 from ngvi._door import SWAPPED, warn_of_optimiser
 from ngvi._warn import warn
-from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
-from ngvi.guide import latent_shapes
+from ngvi.errors import NoLatentsError, no_latents
+from ngvi.guide import checks, latent_shapes
 from ngvi.guide.layout import latent_sites, unconstrained_shapes
 from ngvi.guide.sticking_the_landing import caller_of_type
 from ngvi.latents.layout import Site
@@ -54,69 +51,20 @@ def check_sites(trace: poutine.Trace) -> None:
 
     :raises DiscreteLatentError: naming the site and the ways out.
     :raises NoLatentsError: saying what the model has instead.
-    :raises TypeError: naming the site, whose distribution may be none of Pyro's.
+    :raises TypeError: naming the site.
     """
     latents, sites = _latent_sites(trace), _sample_sites(trace)
     for name, site in latents:
         if site["fn"].support.is_discrete:
-            raise DiscreteLatentError(
-                f"Continuous inference cannot handle discrete sample site '{name}'. Mark it "
-                "with infer={'enumerate': 'parallel'} (or config_enumerate) and use "
-                "TraceEnum_ELBO (https://pyro.ai/examples/enumeration.html), or hide it from "
-                "the guide, e.g. "
-                f"NaturalGaussianGuide(poutine.block(model, hide=['{name}'])). If it is data that "
-                "this call leaves out, give some, of which zeros will do."
-            )
+            checks.refuse_discrete(name, "poutine.block")
     if not any(site["value"].numel() for _, site in latents):
         prior = "to_pyro_module_(network), and a PyroSample for each of its weights"
         names = [name for name, _ in sites]
-        raise NoLatentsError(checks.no_latents(names, trace.param_nodes, prior))
+        raise NoLatentsError(no_latents(names, trace.param_nodes, prior))
     for name, site in sites:
-        value, fn = site["value"], site["fn"]
-        if not isinstance(fn, dist.Distribution):  # torch's own, which has no event_dim
-            raise TypeError(checks.no_statement(name, fn))
-        if site["is_observed"] and isinstance(value, Tensor):
-            checks.warn_of_broadcast(name, tuple(value.shape), tuple(fn.shape()), fn.event_dim)
-        elif site["is_observed"] and not isinstance(value, (int, float)):
-            raise TypeError(
-                f"Observed site '{name}' has a {type(value).__name__}, and Pyro takes tensors: "
-                "torch.as_tensor(...)."
-            )
-
-
-def lacking_data(trace: poutine.Trace) -> list[str]:
-    """Discrete sites of a guide that is made anew for predictions: data, which are not there.
-
-    So are those of a call by hand in which nothing is observed.
-    """
-    is_observed = any(site["is_observed"] for _, site in _sample_sites(trace))
-    by_hand = not (is_observed or poutine.runtime.am_i_wrapped())
-    if not by_hand and caller_of_type(pyro.infer.Predictive) is None:
-        return []
-    return [name for name, site in _latent_sites(trace) if site["fn"].support.is_discrete]
-
-
-def check_precision(trace: poutine.Trace, loc: Tensor) -> None:
-    """Refuse half precision, in which torch factorises and solves nothing.
-
-    :param loc: the initial mean of the latents of ``trace``.
-    :raises ValueError: naming a site.
-    """
-    if torch.finfo(loc.dtype).bits < 32:
-        name = next(name for name, site in _latent_sites(trace) if site["value"].dtype == loc.dtype)
-        raise ValueError(
-            f"Latent site '{name}' is {loc.dtype}, in which torch has no factorisations. Give its "
-            "prior float32 or float64 parameters; only SVI with family='diagonal' does without."
-        )
-
-
-def warn_of_prior(trace: poutine.Trace) -> None:
-    """Warn of an ``SVI`` whose model observes nothing."""
-    found = dict(_sample_sites(trace))
-    sites = {k: one for k, one in found.items() if not one["infer"].get("_deterministic")}
-    is_trained = caller_of_type(pyro.infer.SVI) is not None
-    if is_trained and not any(site["is_observed"] for site in sites.values()):
-        warn(checks.prior_alone(sites))
+        if site["is_observed"]:
+            is_array = isinstance(site["value"], (Tensor, int, float))
+            checks.check_observed(name, site, is_array, "Pyro takes tensors: torch.as_tensor(...)")
 
 
 def check_svi(guide: Any) -> None:
@@ -154,22 +102,16 @@ def check_start(
 
     :param start: constrained values of the latents.
     :param num_tries: how often it is evaluated.
-    :raises ValueError: naming the sites and the way out.
+    :raises InvalidStartError: naming the sites and the way out.
     """
     for _ in range(num_tries):
-        trace = _started(model, start, args, kwargs)
-        invalid = _invalid_sites(trace)
+        sites = _sample_sites(_started(model, start, args, kwargs))
+        invalid, is_possible = checks.without_density(sites, torch, _unconstrained)
         if not invalid:
             return
     # Enumerated latents, which are drawn now and summed out later, may make the data impossible.
-    is_drawn = any(is_enumerated(site) for _, site in _sample_sites(trace))
-    if is_drawn and all(is_possible for _, is_possible in invalid):
-        return
-    raise InvalidStartError(
-        "The bound is not finite at the guide's starting point: "
-        f"{'; '.join(reason for reason, _ in invalid)}. Check the data and the priors, or start "
-        "elsewhere with init_loc_fn=init_to_value(values={...})."
-    )
+    if not (is_possible and any(is_enumerated(site) for _, site in sites)):
+        raise checks.invalid_start(invalid)
 
 
 def log_density_at(model: Callable, start: dict[str, Tensor], args: tuple, kwargs: dict) -> float:
@@ -228,11 +170,9 @@ class LatentShapes(latent_shapes.LatentShapes):
             super().check(model, args, kwargs)
 
     def found(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
-        tracer = poutine.trace(model)
         try:
-            return self.shapes_of(quiet_trace(tracer, args, kwargs), self._subsampled)
-        except Exception as error:  # noqa: BLE001
-            _check_empty_plates(tracer.trace, error)
+            return self.shapes_of(quiet_trace(model, args, kwargs), self._subsampled)
+        except Exception:  # noqa: BLE001
             # The guide may be called with arguments that the model cannot run with (none
             # at all, say); the check exists to explain a failure, not to cause one.
             return {}
@@ -242,64 +182,19 @@ def explained_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace
     """:func:`quiet_trace` from the start, whose values are to blame if it fails.
 
     :raises InvalidStartError: naming the site that starts at no valid value.
-    :raises ValueError: naming the site whose distribution has invalid parameters.
-    :raises TypeError: naming the site that has no distribution.
     """
     tracer = poutine.trace(model)
     try:
         return quiet_trace(tracer, args, kwargs)
     except Exception as error:
-        _check_empty_plates(tracer.trace, error)
-        _check_statement(error)
-        for name, site in _sample_sites(tracer.trace):
-            if not site["is_observed"] and not _is_inside(site):
-                shape = tuple(site["fn"].shape())
-                raise InvalidStartError(
-                    f"Latent site '{name}' starts at {site['value']}, no value of its "
-                    f"distribution, of shape {shape}: check init_loc_fn=. The model fails: {error}"
-                ) from error
-        # torch refuses a distribution's parameters before the site is known.
-        is_refused = isinstance(error, ValueError) and "to satisfy the constraint" in str(error)
-        name = _next_site(model, tracer.trace, args, kwargs) if is_refused else None
-        if name is not None:
-            raise ValueError(checks.no_distribution(name, error)) from error
+        sites = _sample_sites(tracer.trace)
+        if invalid := checks.without_density(sites, torch, _unconstrained)[0]:
+            raise checks.invalid_start(invalid, error) from error
         raise
 
 
-def _check_empty_plates(trace: poutine.Trace, error: Exception) -> None:
-    """Say of a model that has failed which plate of it has no elements."""
-    for name, site in trace.nodes.items():
-        if site["type"] == "sample" and site_is_subsample(site):
-            if 0 in (site["fn"].size, site["fn"].subsample_size):
-                raise ValueError(checks.empty_plate(name, "Pyro")) from error
-
-
-def _check_statement(error: Exception) -> None:
-    """Say of a statement that has failed whether it has no distribution, or no size."""
-    found = checks.called(error, pyro.sample)
-    if found and not isinstance(found["fn"], dist.Distribution):
-        raise TypeError(checks.no_statement(found["name"], found["fn"])) from error
-    checks.check_plate(error, SubsampleMessenger)
-
-
-def _next_site(model: Callable, trace: poutine.Trace, args: tuple, kwargs: dict) -> str | None:
-    """The site that comes after a trace whose model has failed, if nobody validates."""
-    tracer = poutine.trace(model)
-    try:
-        with pyro.validation_enabled(False):
-            quiet_trace(tracer, args, kwargs)
-    except Exception as error:  # noqa: BLE001  a draw that cannot be made, say
-        if name := checks.called(error, pyro.sample).get("name"):
-            return name
-    return next((name for name, _ in _sample_sites(tracer.trace) if name not in trace), None)
-
-
-def _is_inside(site: dict[str, Any]) -> bool:
-    if site["fn"].support.is_discrete:
-        return True
-    if site["value"].shape != site["fn"].shape():
-        return False
-    return bool(torch.isfinite(biject_to(site["fn"].support).inv(site["value"])).all())
+def _unconstrained(site: dict[str, Any]) -> Tensor:
+    return biject_to(site["fn"].support).inv(site["value"])
 
 
 def quiet_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
@@ -313,42 +208,6 @@ def _started(model: Callable, start: dict, args: tuple, kwargs: dict) -> poutine
     # Sites that a reparametrization replaces are asked for as well.
     started = InitMessenger(lambda site: start.get(site["name"]))(model)
     return quiet_trace(started, args, kwargs)
-
-
-def _invalid_sites(trace: poutine.Trace) -> list[tuple[str, bool]]:
-    """The sites without a finite log density, in words, and whether other latents may give one."""
-    invalid = []
-    for name, site in _sample_sites(trace):
-        is_finite = bool(torch.isfinite(torch.as_tensor(site["value"])).all())
-        if not site["is_observed"] and not is_finite:
-            invalid.append((f"'{name}' starts at a value that is not finite", False))
-            continue
-        kind = "observed site" if site["is_observed"] else "latent site"
-        try:
-            log_prob = site["fn"].log_prob(site["value"])
-        except Exception as error:
-            if "within the support" in str(error):  # Pyro's own validation
-                invalid.append((f"{kind} '{name}': {error}", False))
-                continue
-            shapes = tuple(site["value"].shape), tuple(site["fn"].shape())
-            kept = f"{error} (The value is of {site['value'].dtype}.)"
-            text = checks.no_density(name, *shapes, site["is_observed"], kept)
-            raise ValueError(text) from error
-        if torch.is_complex(log_prob):
-            raise ValueError(checks.complex_density(name))
-        if not torch.isfinite(log_prob).all():
-            if isinstance(site["fn"], dist.Delta) and not site["is_observed"]:
-                raise ValueError(
-                    f"Sample site '{name}' has a delta distribution, and no density: use "
-                    "pyro.deterministic for a value that follows from others."
-                )
-            is_possible = is_finite and not bool(torch.isnan(log_prob).any())
-            reason = f"{kind} '{name}' has log density {float(log_prob.sum())}"
-            invalid.append((reason, is_possible))
-        elif not torch.isfinite(torch.as_tensor(log_prob.sum() * site["scale"])).all():
-            reason = f"the log density of {kind} '{name}' overflows in {log_prob.dtype}"
-            invalid.append((reason, True))
-    return invalid
 
 
 def _sample_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:

@@ -16,33 +16,6 @@ class Copied(AutoGuide):
     """
 
     _model_as_given: tuple | None
-    #: What :meth:`load_state_dict` was given before the first call.
-    _stored: dict[str, Any] | None = None
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        if self.prototype_trace is not None:
-            super()._load_from_state_dict(state_dict, prefix, *rest)
-            return
-        self._stored = {k[len(prefix) :]: v for k, v in state_dict.items() if k.startswith(prefix)}
-
-    def _load_stored(self) -> None:
-        """Take what was given before the first call, at its end.
-
-        :raises RuntimeError: if these are parameters of other latents.
-        """
-        if self._stored is None:
-            return
-        try:
-            self.load_state_dict(self._stored)
-        except RuntimeError as error:
-            self.prototype_trace = None
-            raise RuntimeError(
-                "The guide was given parameters before its first call, by load_state_dict, and "
-                "they are not those of the latents that this call has: of another model, or the "
-                "call has no data. Call it once with data of these shapes, of which zeros will do, "
-                f"guide(X, y). {error}"
-            ) from error
-        self._stored = None
 
     @property
     def _needs_model(self) -> bool:

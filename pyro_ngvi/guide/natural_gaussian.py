@@ -24,32 +24,24 @@ from ngvi._foreign import note_foreign_arguments
 from ngvi.errors import check_create_plates, check_init_loc_fn, check_names, check_quantiles
 from ngvi.families.draws import marginal_quantiles, noise_dim
 from ngvi.guide import natural_gaussian as guide
-from ngvi.guide.distributions import check_has_gradient
+from ngvi.guide.distributions import check_not_mixture
 from ngvi.guide.robust_init import ROBUST_INIT
 from ngvi.latents.subsampling import check_no_local_latents
-from pyro_ngvi.families import Diagonal, Family, Mixture
+from pyro_ngvi.families import Family, Mixture
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide.checks import (
     LatentShapes,
-    check_precision,
     check_sites,
     check_svi,
     frozen_parts,
     is_enumerated,
-    lacking_data,
     subsampled_latents,
-    warn_of_prior,
 )
 from pyro_ngvi.guide.copies import Copied
-from pyro_ngvi.guide.distributions import StructuredNormal
+from pyro_ngvi.guide.distributions import StructuredNormal, StructuredTransform
 from pyro_ngvi.guide.dynamic_supports import dynamic_sites, running_supports
 from pyro_ngvi.guide.layout import layout_of
-from pyro_ngvi.guide.posterior import (
-    NaturalNormal,
-    PosteriorParameters,
-    to_distribution,
-    to_transform,
-)
+from pyro_ngvi.guide.posterior import NaturalNormal, PosteriorParameters
 from pyro_ngvi.guide.prototype import find_start, first_trace, robust_scale
 from pyro_ngvi.guide.robust_init import ContinuousOnly, RobustStrategy
 from pyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
@@ -81,7 +73,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     """
 
     _registry = REGISTRY
-    _normal, _minibatch_type = NaturalNormal, Minibatch
+    _normal, _structured, _dist = NaturalNormal, StructuredNormal, dist
+    _minibatch_type, _calling_elbo = Minibatch, staticmethod(calling_elbo)
     _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
     _subsampled_latents = staticmethod(subsampled_latents)
     _prototype_hide_fn = staticmethod(_hide_fn)
@@ -120,11 +113,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
             args, kwargs, "torch.as_tensor", (np.ndarray,), str(torch.get_default_dtype())
         ):
             trace = first_trace(self, args, kwargs)
-            if lacking := lacking_data(trace):
-                self._model = (poutine.block(self.model, hide=lacking),)
-                trace = first_trace(self, args, kwargs)
         self._check_trace(trace)
-        warn_of_prior(trace)
         try:
             find_start(self, args, kwargs)
             self._dynamic = dynamic_sites(self.model, self.prototype_trace, args, kwargs)
@@ -136,8 +125,6 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
                 self.latent_dim = sum(shape.numel() for shape in shapes.values())
             self._take_layout(layout_of(self, self.model, args, kwargs))
             loc = self._init_loc()
-            if not isinstance(self.family, Diagonal):
-                check_precision(self.prototype_trace, loc)
         except Exception:
             self.prototype_trace = None  # a guide that failed to set up is not set up
             raise
@@ -146,7 +133,6 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         )
         scale = self._init_scale(loc, args, kwargs)
         self.posterior = PosteriorParameters(self.family.initial(loc, scale))
-        self._load_stored()
 
     def _check_trace(self, trace: poutine.Trace) -> None:
         check_names(trace.nodes, (f"_{self._pyro_name}_latent",), "rename it.")
@@ -229,11 +215,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
         """A draw of the unconstrained latent vector, with natural gradients."""
-        family = self._family()
-        if isinstance(family, Mixture):
-            check_has_gradient(calling_elbo())
-            return self._sample_at_site(StructuredNormal(family))
-        return self._sample_at_site(NaturalNormal(family, self._sticks_the_landing()))
+        return self._sample_at_site(self._drawn_from())
 
     def _sample_at_site(self, posterior: Any, is_minibatch: bool = False) -> Tensor:
         infer: Any = {"is_auxiliary": True, "is_minibatch": is_minibatch}
@@ -256,14 +238,15 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     def get_transform(self, *args: Any, **kwargs: Any) -> Transform:
         """The transform from :meth:`get_base_dist` to the posterior."""
-        return to_transform(self._family())
+        check_not_mixture(self._family())
+        return StructuredTransform(self._family())
 
     def get_posterior(self, *args: Any, **kwargs: Any) -> Distribution:
         """The Gaussian over the unconstrained latent vector, as a Pyro distribution.
 
         :return: a distribution with event shape ``(d,)``.
         """
-        return to_distribution(self._family())
+        return self._distribution(self._family())
 
     @torch.no_grad()
     def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

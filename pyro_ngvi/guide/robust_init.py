@@ -49,16 +49,7 @@ class ContinuousOnly:
         self._init_loc_fn = init_loc_fn
 
     def __call__(self, site: dict[str, Any]) -> Tensor | None:
-        try:
-            support = getattr(site["fn"], "support", None)
-        except NotImplementedError as error:
-            name, kind = site["name"], type(site["fn"]).__name__
-            raise ValueError(
-                f"Site '{name}' has a {kind}, which says nothing of its support and so has no "
-                "unconstrained latents. One that integrates its own weights out, such as the "
-                "HiddenLayer of pyro.contrib.bnn, stays in the model, hidden from the guide: "
-                f"NaturalGaussianGuide(poutine.block(model, hide=['{name}']))."
-            ) from error
+        support = getattr(site["fn"], "support", None)
         if getattr(support, "is_discrete", False):
             return None
         try:

@@ -24,7 +24,6 @@ from ngvi.inference.result import PLAN
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.rows_result import mean_and_factor
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from pyro_ngvi.guide.posterior import to_distribution
 from pyro_ngvi.inference import nuts
 from pyro_ngvi.inference.first_look import look
 from pyro_ngvi.inference.new_groups import predictions
@@ -64,7 +63,7 @@ class Hooks(shared.Hooks):
     # -- the guide --------------------------------------------------------------------
 
     def distribution(self, gaussian: Any, params: dict[str, Any]) -> Any:
-        return to_distribution(gaussian._family_of(params))
+        return gaussian._distribution(gaussian._family_of(params))
 
     @torch.no_grad()
     def draws(self, result: Any, num_samples: int, key: None) -> dict[str, Tensor]:

@@ -21,10 +21,8 @@ from ngvi.errors import InvalidStartError
 from ngvi.inference import set_up as shared
 from ngvi.inference.problem import Problem
 from pyro_ngvi.guide import NaturalGaussianGuide
-from pyro_ngvi.guide.checks import check_precision
 from pyro_ngvi.inference.first_look import as_numpy
 from pyro_ngvi.inference.problem import make_problem
-from pyro_ngvi.inference.space import gaussians
 from pyro_ngvi.tracing.given_latents import check_no_new_latent
 
 #: Strategies of a guide that ``fit`` makes.
@@ -54,8 +52,6 @@ def set_up(
         problem = make_problem(model, own, args, kwargs, seed, curvature)
         if guide is None:
             check_no_new_latent(problem.objective._plan.facts.unguided)
-        for part in gaussians(own):
-            check_precision(part.prototype_trace, part.posterior.loc)
         return problem, own
 
     parts = shared.SetUp(

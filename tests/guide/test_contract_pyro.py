@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import warnings
 
@@ -20,7 +19,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.distributions import constraints
-from pyro.infer import SVI, Predictive, Trace_ELBO
+from pyro.infer import SVI, Trace_ELBO
 from pyro.nn import PyroModule, PyroParam, PyroSample
 
 from pyro_ngvi import BLR, NaturalELBO, NaturalGaussianGuide
@@ -142,20 +141,6 @@ def test_module_local_params_on_and_off(ppl, local):
         np.testing.assert_allclose(guide.median(y)["mu"], LOCATION_MEAN, rtol=1e-10)
 
 
-def test_guides_of_one_name_are_not_trained_by_the_same_parameters(ppl):
-    model, y = models.location(ppl), torch.as_tensor(Y)
-    first, second = NaturalGaussianGuide(model), NaturalGaussianGuide(model)
-    one_step(model, first, y)
-    median = first.median(y)["mu"].clone()
-    second(y)  # as one does before a state is loaded
-    with pytest.raises(ValueError, match=r"clear_param_store\(\).*module_local_params.*scope\(\)"):
-        one_step(model, second, y)
-    assert first.median(y)["mu"] == median
-    one_step(model, copy.deepcopy(first), y)
-    del first
-    one_step(model, second, y)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["local", "scope"])
 def test_a_hundred_guides_in_turn_take_the_steps_of_each_alone(ppl, how):
@@ -219,40 +204,3 @@ def test_a_model_may_write_to_its_latents(loss):
     assert np.isfinite(svi.step())
     if loss is NaturalELBO:
         np.testing.assert_allclose(guide.median()["v"].item(), 2.0, rtol=1e-4)
-
-
-def test_a_new_guide_draws_from_the_store_without_data():
-    def model(group, y=None):
-        with pyro.plate("groups", 3):
-            rate = pyro.sample("rate", dist.Gamma(2.0, 1.0))
-        with pyro.plate("rows", len(group)):
-            pyro.sample("y", dist.Poisson(rate[..., group]), obs=y)
-
-    group = torch.tensor([2, 0])
-    pyro.clear_param_store()
-    guide = NaturalGaussianGuide(model)
-    guide(group, torch.ones(2))
-    with torch.no_grad():
-        guide.posterior.loc.copy_(torch.arange(3.0))
-    again = NaturalGaussianGuide(model)
-    found = Predictive(model, guide=again, num_samples=100)(group)["y"]
-    assert found.shape == (100, 2) and again.latent_dim == 3
-    # So it does from a state_dict, before its first call or behind it, which has no data either.
-    state, other = guide.state_dict(), NaturalGaussianGuide(model)
-    pyro.clear_param_store()
-    other.load_state_dict(state)
-    again = NaturalGaussianGuide(model)
-    again(group)
-    again.load_state_dict(state)
-    for one in (other, again):
-        assert Predictive(model, guide=one, num_samples=9)(group)["y"].shape == (9, 2)
-        torch.testing.assert_close(one.median()["rate"].log(), torch.arange(3.0))
-
-
-def test_parameters_of_other_latents_are_told_at_the_first_call(small):
-    other = NaturalGaussianGuide(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)))
-    other.load_state_dict(small.state_dict())
-    pyro.clear_param_store()
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="of another model, or the call has no data"):
-            other()

@@ -1,0 +1,96 @@
+"""What can be wrong with a model before the first step, said in terms of its sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ngvi.errors import (
+    DiscreteLatentError,
+    InvalidStartError,
+    complex_density,
+    no_density,
+    warn_of_broadcast,
+)
+
+Sites = Iterable[tuple[str, Mapping[str, Any]]]
+
+
+def refuse_discrete(name: str, block: str) -> None:
+    """Refuse a discrete latent that nobody enumerates.
+
+    :param block: the call that hides it from a guide.
+    :raises DiscreteLatentError: naming the site and the ways out.
+    """
+    raise DiscreteLatentError(
+        f"Continuous inference cannot handle discrete sample site '{name}'. Mark it with "
+        "infer={'enumerate': 'parallel'} (or config_enumerate) and use TraceEnum_ELBO, or hide it "
+        f"from the guide, NaturalGaussianGuide({block}(model, hide=['{name}'])). If it is data "
+        "that this call leaves out, give some, of which zeros will do."
+    )
+
+
+def check_observed(name: str, site: Mapping[str, Any], is_array: bool, way_out: str) -> None:
+    """Refuse data that are no array, and warn of data of an odd shape.
+
+    :param is_array: whether they are, for the PPL.
+    :param way_out: what it takes.
+    :raises TypeError: naming the site.
+    """
+    value, fn = site["value"], site["fn"]
+    if not is_array:
+        raise TypeError(f"Observed site '{name}' has a {type(value).__name__}, and {way_out}.")
+    warn_of_broadcast(name, tuple(getattr(value, "shape", ())), tuple(fn.shape()), fn.event_dim)
+
+
+def without_density(sites: Sites, xp: Any, inverse: Callable) -> tuple[list[str], bool]:
+    """The sites without a finite log density, in words.
+
+    :param xp: torch or ``jax.numpy``.
+    :param inverse: a site's unconstrained value.
+    :return: these, and whether other values of enumerated latents may give a density.
+    :raises ValueError: naming a site whose log density cannot be computed.
+    """
+    bad, is_possible = [], True
+    for name, site in sites:
+        value, fn, is_observed = site["value"], site["fn"], site["is_observed"]
+        kind = "observed site" if is_observed else "latent site"
+        shapes = tuple(getattr(value, "shape", ())), tuple(fn.shape())
+        is_inside = is_observed or fn.support.is_discrete
+        if not is_inside and not (shapes[0] == shapes[1] and xp.isfinite(inverse(site)).all()):
+            what = f"no value of its distribution, of shape {shapes[1]}"
+            bad.append(f"latent site '{name}' starts at {value}, {what}")
+            is_possible = False
+            continue
+        try:
+            log_prob = fn.log_prob(value)
+        except Exception as error:
+            if "within the support" in str(error):  # Pyro's own validation
+                bad.append(f"{kind} '{name}': {error}")
+                is_possible = False
+                continue
+            raise ValueError(no_density(name, *shapes, is_observed, error)) from error
+        if "complex" in str(log_prob.dtype):
+            raise ValueError(complex_density(name))
+        total = log_prob.sum()
+        if not xp.isfinite(log_prob).all():
+            bad.append(f"{kind} '{name}' has log density {float(total)}")
+            is_finite = bool(xp.isfinite(xp.asarray(value)).all())
+            is_possible &= is_finite and not bool(xp.isnan(log_prob).any())
+        elif not xp.isfinite(total * site["scale"] if site["scale"] is not None else total):
+            bad.append(f"the log density of {kind} '{name}' overflows in {log_prob.dtype}")
+    return bad, is_possible
+
+
+def invalid_start(bad: list[str], error: object = None) -> InvalidStartError:
+    """The error of a start without a finite bound.
+
+    :param bad: as :func:`without_density` has it.
+    :param error: that the model failed with.
+    """
+    why = "; ".join(bad) or "its value or its gradient is not finite"
+    return InvalidStartError(
+        f"The bound is not finite at the guide's starting point: {why}. Check the data and the "
+        "priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
+        + (f" The model fails: {error}" if error is not None else "")
+    )
