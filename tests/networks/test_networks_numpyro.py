@@ -177,7 +177,7 @@ def test_equinox_networks_become_models():
 @pytest.mark.parametrize(
     ("size", "words"),
     [
-        (300.0, "observed site 'y' has log density -inf.*in float16, of which 65,504"),
+        (300.0, "observed site 'y' has log density -inf"),
         (2.0, "the log density of observed site 'y' overflows in float16"),
     ],
 )
