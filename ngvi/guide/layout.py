@@ -35,6 +35,24 @@ def latent_sites(trace: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]) -
     return sites
 
 
+def subsampled_latents(
+    sites: Iterable[tuple[str, Any]], full_size: Callable[[Any], int]
+) -> list[SubsampledLatent]:
+    """The latents that have fewer elements than their plates, once for each plate.
+
+    :param sites: the latent sites of a trace.
+    :param full_size: of the plate of a frame.
+    """
+    found = []
+    for name, site in sites:
+        for frame in site["cond_indep_stack"]:
+            size, full = frame.size, full_size(frame)
+            if getattr(frame, "vectorized", True) and size != full:
+                axis = frame.dim - site["fn"].event_dim
+                found.append(SubsampledLatent(name, frame.name, axis, int(size), int(full)))
+    return found
+
+
 def unconstrained_shapes(
     sites: Iterable[tuple[str, Any]], subsampled: Iterable[SubsampledLatent], biject_to: Callable
 ) -> dict[str, tuple[int, ...]]:

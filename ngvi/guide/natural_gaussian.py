@@ -13,7 +13,6 @@ from ngvi.guide.layout import summary
 from ngvi.guide.robust_init import check_init_scale
 from ngvi.guide.sticking_the_landing import check_sticking_the_landing
 from ngvi.guide.subsampled_latents import Minibatch
-from ngvi.latents import html
 from ngvi.latents.choice import Choice, Registry
 from ngvi.latents.dynamic_supports import check_no_dynamic_supports
 from ngvi.latents.forest import Forest
@@ -181,15 +180,6 @@ class NaturalGaussianGuide:
             return None
         is_found = requested is None or requested.family.structure is None
         return self.family.structure if is_found else None
-
-    def _repr_html_(self) -> str:
-        """For notebooks: the Gaussian, and which latents it has."""
-        sites = () if self.prototype_trace is None else self.sites
-        rows = [
-            (site.name, str(site.shape), ", ".join(plate.name for plate in site.plates))
-            for site in sites
-        ]
-        return html.table(repr(self), rows, ("latent site", "unconstrained shape", "plates"))
 
     def __repr__(self) -> str:
         if self.prototype_trace is None:

@@ -129,12 +129,12 @@ def second_fit(result: Any) -> str:
                 return f"as they are; by their modes given the rest the bound is {start.status}"
             other = result.restarts[-1].status
             return f"by their modes given the rest; as they are the bound is {other}"
-    return "by their modes given the rest" if hasattr(result.guide, "_without_mode") else ""
+    return "by their modes given the rest" if hasattr(result.guide, "num_without_mode") else ""
 
 
 def without_mode(guide: Any, params: dict[str, Any]) -> str:
     """Which locals of a ``ReparametrizedGaussianGuide`` have none, in words, or nothing."""
-    counts = guide._without_mode(params) if hasattr(guide, "_without_mode") else {}
+    counts = guide.num_without_mode(params) if hasattr(guide, "num_without_mode") else {}
     if not counts:
         return ""
     sizes = {site.name: math.prod(plate.size for plate in site.plates) for site in guide.sites}

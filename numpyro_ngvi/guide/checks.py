@@ -15,7 +15,7 @@ from numpyro.distributions.transforms import biject_to
 
 from ngvi._door import SWAPPED, warn_of_optimiser
 from ngvi.errors import shown
-from ngvi.guide import checks, latent_shapes
+from ngvi.guide import checks, latent_shapes, layout
 from ngvi.guide.layout import latent_sites, unconstrained_shapes
 from ngvi.guide.sticking_the_landing import caller_of_type
 from ngvi.latents.layout import Site
@@ -106,15 +106,12 @@ def _is_discrete(site: dict[str, Any]) -> bool:
 
 
 def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:
-    """The latents of a trace that have fewer elements than their plates, once for each plate."""
-    found = []
-    for name, site in _latent_sites(trace):
-        for frame in site["cond_indep_stack"]:
-            full_size = trace[frame.name]["args"][0] if frame.name in trace else frame.size
-            if frame.size != full_size:
-                axis = frame.dim - site["fn"].event_dim
-                found.append(SubsampledLatent(name, frame.name, axis, frame.size, full_size))
-    return found
+    """See :func:`ngvi.guide.layout.subsampled_latents`."""
+
+    def full_size(frame: Any) -> int:
+        return trace[frame.name]["args"][0] if frame.name in trace else frame.size
+
+    return layout.subsampled_latents(_latent_sites(trace), full_size)
 
 
 def _run(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:

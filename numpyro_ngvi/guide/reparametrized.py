@@ -321,5 +321,3 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         draws = self._draws(self._family_of(params))[:200]
         _, troubled = self._in_models_coordinates(draws, params)
         return self._count_without_mode(np.asarray(troubled))
-
-    _without_mode = num_without_mode

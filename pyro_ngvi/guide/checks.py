@@ -18,7 +18,7 @@ from torch.distributions import biject_to
 from ngvi._door import SWAPPED, warn_of_optimiser
 from ngvi._warn import warn
 from ngvi.errors import NoLatentsError, no_latents
-from ngvi.guide import checks, latent_shapes
+from ngvi.guide import checks, latent_shapes, layout
 from ngvi.guide.layout import latent_sites, unconstrained_shapes
 from ngvi.guide.sticking_the_landing import caller_of_type
 from ngvi.latents.layout import Site
@@ -83,16 +83,10 @@ def check_svi(guide: Any) -> None:
 
 
 def subsampled_latents(trace: poutine.Trace) -> list[SubsampledLatent]:
-    """The latents of a trace that have fewer elements than their plates, once for each plate."""
-    found = []
-    for name, site in _latent_sites(trace):
-        for frame in site["cond_indep_stack"]:
-            full_size = getattr(frame, "full_size", None) or frame.size
-            if frame.vectorized and frame.size != full_size:
-                axis = frame.dim - site["fn"].event_dim
-                sizes = int(frame.size), int(full_size)
-                found.append(SubsampledLatent(name, frame.name, axis, *sizes))
-    return found
+    """See :func:`ngvi.guide.layout.subsampled_latents`."""
+    return layout.subsampled_latents(
+        _latent_sites(trace), lambda frame: getattr(frame, "full_size", None) or frame.size
+    )
 
 
 def check_start(

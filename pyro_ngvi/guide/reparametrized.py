@@ -329,14 +329,13 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         of_globals = super()._latent_quantiles(family, levels)
         return torch.where(self._reparametrization._mask, torch.cat(of_locals, -1), of_globals)
 
-    def num_without_mode(self) -> dict[str, float]:
+    def num_without_mode(self, params: dict[str, Tensor] | None = None) -> dict[str, float]:
         """How many locals have, on average over the posterior, no mode given globals and data that
         Newton's method finds: there they are ``start + z``.
 
+        :param params: a copy of the parameter store; None is the store itself.
         :return: by the sites of the locals; sites without any are left out.
         """
-        return self._without_mode({})
-
-    def _without_mode(self, params: dict[str, Tensor]) -> dict[str, float]:
-        _, troubled = self._in_models_coordinates(self._draws_of(self._family_of(params), 200))
+        family = self._family_of(params or {})
+        _, troubled = self._in_models_coordinates(self._draws_of(family, 200))
         return self._count_without_mode(troubled.cpu().numpy())

@@ -63,16 +63,6 @@ class DataParallel(ELBO):
         """Minus the bound of all rows in nats; leaves its gradients in the parameters' ``grad``."""
         return self._together(self.elbo.loss_and_grads, True, model, guide, args, kwargs)
 
-    def differentiable_loss(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Refused: the backward pass is not ours.
-
-        :raises NotImplementedError: always.
-        """
-        raise NotImplementedError(
-            "DataParallel adds gradients up in loss_and_grads, which SVI calls, and has no "
-            "differentiable_loss."
-        )
-
     def _get_trace(self, *args: Any) -> Any:
         return self.elbo._get_trace(*args)
 

@@ -11,18 +11,12 @@ from pyro.poutine.util import site_is_subsample
 
 from pyro_ngvi.tracing.sites import family_of
 
-HINT = (
-    "Every worker says how many rows there are in all, and which are its own: "
-    "pyro.plate('{plate}', num_rows_of_all, subsample=own_rows), where own_rows is anything that "
-    "has as many elements, such as the responses."
-)
-
 
 class Part(NamedTuple):
-    """Rows of a plate."""
+    """Rows of a plate that a worker sees, and the size of the plate."""
 
     visited: int
-    size: int  #: of the plate
+    size: int
 
     @property
     def fraction(self) -> float:
@@ -68,16 +62,11 @@ def shared_plates(parts: list[dict[str, Part]]) -> list[str]:
         for one in parts
     ]
     for rank, own in enumerate(sizes if len(parts) > 1 else ()):
-        if not own:
-            whole = ", ".join(f"'{name}' ({part.size})" for name, part in parts[rank].items())
+        if not own or own != sizes[0]:
             raise ValueError(
-                f"Worker {rank} sees all rows of its plates, {whole or 'and has none'}, and there "
-                f"are {len(parts)} workers. {HINT.format(plate=next(iter(parts[rank]), 'data'))}"
-            )
-        if own != sizes[0]:
-            raise ValueError(
-                f"Worker {rank} sees a part of plates of sizes {own}, and worker 0 of {sizes[0]}: "
-                f"they must be the same. {HINT.format(plate=next(iter(own)))}"
+                f"Worker {rank} sees a part of the plates of sizes {own}, and worker 0 of "
+                f"{sizes[0]}: every worker says how many rows there are in all, and which are its "
+                "own, pyro.plate('data', num_rows_of_all, subsample=own_rows)."
             )
     return list(sizes[0])
 
