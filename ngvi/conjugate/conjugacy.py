@@ -1,4 +1,4 @@
-"""Whether declared sites are conjugate."""
+"""Checks that declared sites are conjugate."""
 
 from __future__ import annotations
 

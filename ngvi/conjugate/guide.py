@@ -1,4 +1,4 @@
-"""What both packages' ``ConjugateGuide`` share, and which declarations they refuse."""
+"""The shared part of both packages' ``ConjugateGuide``, with the declarations that it refuses."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class ConjugateGuide:
 
     @staticmethod
     def _contains(support: Any, value: Any) -> Any:
-        """By element, whether a support has a value."""
+        """Say by element whether a support has a value."""
         return support(value)
 
 
@@ -186,7 +186,7 @@ class ConjugateSites:
 
 
 class ConjugateDistribution:
-    """What the packages' distributions of a conjugate site share.
+    """The shared part of the packages' distributions of a conjugate site.
 
     :cvar constraints: the PPL's.
     :ivar conjugate_site: with natural parameters.
@@ -202,7 +202,7 @@ class ConjugateDistribution:
         return self.constraints.independent(base, self.event_dim) if self.event_dim else base
 
     def _summed(self, log_prob: Any) -> Any:
-        """A log density by elements of the site, by its events."""
+        """Sum a log density by elements of the site over its events."""
         return log_prob.sum(tuple(range(-self.event_dim, 0))) if self.event_dim else log_prob
 
     def _refuse(self, elbo: Any) -> None:

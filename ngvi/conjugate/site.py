@@ -44,7 +44,7 @@ from ngvi.linalg.matrices import Matrices
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConjugateSite:
-    """One site's exponential density, with numpy's arrays; a package's subclass has its own.
+    """The exponential density of one site, with numpy's arrays; a package's subclass has its own.
 
     Optimisers treat it as a direction, like any family: :mod:`ngvi.families.direction`.
 
@@ -88,22 +88,22 @@ class ConjugateSite:
 
     @classmethod
     def initial(cls, name: str, site: str, value: Array) -> Self:
-        """A broad density of a family around a value of the site."""
+        """Return a broad density of a family around a value of the site."""
         loc = cls.xp.stack(FAMILIES[name].near(value)).reshape(-1)
         return cls(loc, name, site, tuple(value.shape))
 
     def coordinates(self) -> dict[str, Array]:
-        """As of a Gaussian family: all natural parameters are its means."""
+        """Return the coordinates of a family: all natural parameters are its means."""
         return {"loc": self.loc}
 
     def map(self, function: Callable[..., Array], *others: Self) -> Self:
-        """``function`` of the coordinates, and of those of ``others``."""
+        """Apply a function to the coordinates, and to those of ``others``."""
         return dataclasses.replace(self, loc=function(self.loc, *(one.loc for one in others)))
 
     # -- the density ------------------------------------------------------------------
 
     def parameters(self) -> tuple[Array, ...]:
-        """The usual parameters, which the table of families names."""
+        """Return the usual parameters, which the table of families names."""
         return self.family.parameters(self, *self.natural)
 
     @property
@@ -120,7 +120,7 @@ class ConjugateSite:
         return self.family.expected(self, *self.parameters())
 
     def is_proper(self) -> Array:
-        """Whether ``lambda`` of an element is in the domain."""
+        """Say by element whether ``lambda`` is in the domain."""
         return self.family.is_proper(*self.natural)
 
     def log_prob(self, x: Array) -> Array:
@@ -143,11 +143,11 @@ class ConjugateSite:
     # -- the two points ---------------------------------------------------------------
 
     def points(self, signs: Array) -> Array:
-        """The point of (3) for the sign of each element; other numbers are of the same curve."""
+        """Return the points of (3) for signs; other numbers are of the same curve."""
         return self.family.points(self, signs, *self.parameters())
 
     def signs(self, runs: np.ndarray) -> np.ndarray:
-        """The signs of all elements: ``(runs, C)`` to ``(runs, *shape)``."""
+        """Return the signs of all elements: ``(runs, C)`` to ``(runs, *shape)``."""
         own = runs[:, self.column].reshape(-1, *[1] * len(self.shape))
         return own * np.ones(self.shape)
 
@@ -156,7 +156,7 @@ class ConjugateSite:
         return [one.slope(self.xp, x) for one in self.family.t]
 
     def draw_jvp(self, change: Array, signs: Array) -> Array:
-        """How far the points move, so that gradients at them become ``c``.
+        """Return how far the points move, so that gradients at them become ``c``.
 
         The transpose of ``g -> 2 T^-1 g``, the other sign's ``g`` being zero.
 
@@ -175,7 +175,7 @@ class ConjugateSite:
         return self.xp.stack([d * g - b * h, a * h - c * g]) / (a * d - b * c)
 
     def predicted(self, c: Array, x: Array) -> tuple[Array, Array]:
-        """The gradient that (1) says is at ``x``, and the size of its parts."""
+        """Return the gradient that (1) says is at ``x``, and the size of its parts."""
         parts = [a * s for a, s in zip(c, self._slopes(x), strict=True)]
         parts.append(self.family.base / x)
         return sum(parts), sum(map(abs, parts))
@@ -192,12 +192,12 @@ class ConjugateSite:
         return dataclasses.replace(direction, loc=self._jvp(expected, self.loc, direction.loc))
 
     def along(self, direction: Self, of_mean: Any = 1.0) -> Path:
-        """The steps of (2), of every size; all coordinates move ``of_mean`` times as far."""
+        """Return the steps of (2), of every size; all coordinates move ``of_mean`` times as far."""
         direction = dataclasses.replace(direction, loc=of_mean * direction.loc)
         return Path(self, lambda rho: self.natural_step(direction, rho))
 
     def natural_step(self, direction: Self, step_size: Any) -> Self:
-        """The step (2). Elements that it would make improper stay what they are."""
+        """Take the step (2). Elements that it would make improper stay what they are."""
         step_size = self.relative_step_size * step_size
         new = dataclasses.replace(self, loc=self.loc + step_size * direction.loc)
         loc = self.xp.where(new.is_proper(), new.natural, self.natural).reshape(-1)
@@ -219,5 +219,5 @@ def signs_of_runs(num_columns: int) -> np.ndarray:
 
 
 def num_columns(sites: Iterable[ConjugateSite]) -> int:
-    """The number of columns of signs that some sites have together."""
+    """Count the columns of signs that some sites have together."""
     return 1 + max(one.column for one in sites)

@@ -1,1 +1,1 @@
-"""What the guides of both packages share, without a tensor."""
+"""The shared part of both packages' guides, without a tensor."""

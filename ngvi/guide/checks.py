@@ -1,4 +1,4 @@
-"""What can be wrong with a model before the first step, said in terms of its sites."""
+"""Checks of a model before the first step, said in terms of its sites."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_observed(name: str, site: Mapping[str, Any], is_array: bool, way_out: 
 
 
 def without_density(sites: Sites, xp: Any, inverse: Callable) -> tuple[list[str], bool]:
-    """The sites without a finite log density, in words.
+    """Describe the sites without a finite log density.
 
     :param xp: torch or ``jax.numpy``.
     :param inverse: a site's unconstrained value.
@@ -83,7 +83,7 @@ def without_density(sites: Sites, xp: Any, inverse: Callable) -> tuple[list[str]
 
 
 def invalid_start(bad: list[str], error: object = None) -> InvalidStartError:
-    """The error of a start without a finite bound.
+    """Make the error of a start without a finite bound.
 
     :param bad: as :func:`without_density` has it.
     :param error: that the model failed with.

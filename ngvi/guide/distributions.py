@@ -1,4 +1,4 @@
-"""What a family says of itself as a PPL's distribution, without a dense matrix."""
+"""Families as distributions of a PPL, without a dense matrix."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ class LatentShapes:
     """
 
     # What a package adds, as static methods.
-    signature: ClassVar[Callable]  #: what tells arguments from others, hashable
-    #: The shapes by site of a trace, with all elements of subsampled plates or those that it has.
+    signature: ClassVar[Callable]  #: Return what tells kinds of arguments apart.
+    #: Return the shapes by site of a trace, maybe with all elements of subsampled plates.
     shapes_of: ClassVar[Callable[..., dict[str, tuple[int, ...]]]]
-    calling_elbo: ClassVar[Callable]  #: the loss that is being computed, or None
+    calling_elbo: ClassVar[Callable]  #: Return the loss that is being computed, or None.
 
-    #: Kinds of arguments that are looked at, as numbers may differ in every step.
+    #: At most this many kinds of arguments are looked at: numbers may differ in every step.
     max_signatures: ClassVar[int] = 20
 
     def __init__(self, trace: Any, args: tuple, kwargs: dict, subsampled: bool = False) -> None:
@@ -31,7 +31,7 @@ class LatentShapes:
         self._expected = self.shapes_of(trace, subsampled)
 
     def found(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple[int, ...]]:
-        """The shapes of a run of the model; empty if it does not run with these arguments."""
+        """Return the shapes of a run of the model; empty if these arguments do not suit it."""
         raise NotImplementedError
 
     def check(self, model: Callable, args: tuple, kwargs: dict) -> None:

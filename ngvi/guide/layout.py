@@ -12,7 +12,7 @@ from ngvi.latents.subsampling import SubsampledLatent
 
 
 def latent_sites(trace: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]) -> list[Site]:
-    """The latent sites in the order of the latent vector.
+    """Return the latent sites in the order of the latent vector.
 
     :param trace: of the model, sites by name.
     :param shapes: of the unconstrained values by site, in the order of the latent vector.
@@ -38,7 +38,7 @@ def latent_sites(trace: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]) -
 def subsampled_latents(
     sites: Iterable[tuple[str, Any]], full_size: Callable[[Any], int]
 ) -> list[SubsampledLatent]:
-    """The latents that have fewer elements than their plates, once for each plate.
+    """Find the latents that have fewer elements than their plates, once for each plate.
 
     :param sites: the latent sites of a trace.
     :param full_size: of the plate of a frame.
@@ -74,7 +74,7 @@ def unconstrained_shapes(
 
 
 def summary(family: Any) -> str:
-    """A family's structure, number of parameters and memory in words."""
+    """Describe a family's structure, number of parameters and memory."""
     num_bytes = sum(array.nbytes for array in family.coordinates().values())
     memory = f"{num_bytes / 1e3:.1f} kB" if num_bytes < 1e5 else f"{num_bytes / 1e6:.1f} MB"
     return f"{family.describe()}, {family.num_parameters} parameters, {memory}"

@@ -62,21 +62,21 @@ class NaturalGaussianGuide:
     :raises RuntimeError: on the first call, if the model has no latents.
     """
 
-    #: Why latents in a subsampled plate are refused where nobody makes the plates.
+    #: The reason why latents in a subsampled plate are refused if nobody makes the plates.
     _no_local_latents: ClassVar[str] = f"{WITHOUT_PLATES} {WAYS_OUT}"
 
     # What a package adds: its families, its classes, and methods of these names.
     _registry: ClassVar[Registry]
-    _normal: ClassVar[Any]  #: The package's ``NaturalNormal``.
-    _structured: ClassVar[Any]  #: The package's ``StructuredNormal``.
-    _dist: ClassVar[Any]  #: The PPL's distributions.
+    _normal: ClassVar[Any]  #: This is the package's ``NaturalNormal``.
+    _structured: ClassVar[Any]  #: This is the package's ``StructuredNormal``.
+    _dist: ClassVar[Any]  #: These are the PPL's distributions.
     _calling_elbo: ClassVar[Any]
     _minibatch_type: ClassVar[type[Minibatch]]
     _called_by_linear_elbo: ClassVar[Any]
-    _subsampled_latents: ClassVar[Any]  #: of a trace
-    _family: Callable[[], Any]  #: at the parameters' current values
-    _at_start: Callable[[], Any]  #: the same, before there are any
-    _sample_at_site: Callable[..., Any]  #: a draw of the latent vector
+    _subsampled_latents: ClassVar[Any]  #: Find those of a trace.
+    _family: Callable[[], Any]  #: Return the family at the parameters' current values.
+    _at_start: Callable[[], Any]  #: Return the family before there are any.
+    _sample_at_site: Callable[..., Any]  #: Draw the latent vector.
 
     prototype_trace: Any
     _prototype_frames: Any
@@ -136,7 +136,7 @@ class NaturalGaussianGuide:
         return local
 
     def again(self, model: Any, **options: Any) -> Any:
-        """A guide of another model with the same latents, of the same kind and family."""
+        """Make a guide of another model with the same latents, of the same kind and family."""
         return type(self)(model, self.family, **options)  # type: ignore[call-arg]
 
     # -- draws ------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class NaturalGaussianGuide:
         return self._sample_at_site(posterior, is_minibatch=True)
 
     def _drawn_from(self) -> Any:
-        """The distribution of the latent vector, whose draws have natural gradients."""
+        """Return the distribution of the latent vector, whose draws have natural gradients."""
         family = self._family()
         if isinstance(family, Mixture):
             check_has_gradient(self._calling_elbo())

@@ -32,28 +32,28 @@ Density = Callable[[Array], Array]
 
 
 class NewtonOptions(NamedTuple):
-    """How Newton's method steps.
+    """Options of Newton's method.
 
     A step at whose end the slope along it has turned too far was too long, and becomes shorter by
     the secant rule. The next one is no longer where the slope has turned: the curvature of a tail
     is next to nothing, and says to leave for another one.
     """
 
-    max_iterations: int = 50  #: a local density without a mode takes all of them
-    turn: float = 0.5  #: fraction of the slope that may have turned
-    shortest: float = 0.1  #: factors by which a step becomes shorter, ...
-    longest: float = 0.5
-    growth: float = 4.0  #: ... and by which the next may be longer than one that was taken
+    max_iterations: int = 50  #: A local density without a mode takes all of them.
+    turn: float = 0.5  #: This fraction of the slope may have turned.
+    shortest: float = 0.1  #: A step becomes shorter by this factor at least.
+    longest: float = 0.5  #: A step becomes shorter by this factor at most.
+    growth: float = 4.0  #: The next step is longer by this factor at most.
 
 
 class NewtonState(NamedTuple):
     """Newton's method on its way; vectors of length ``d``, zero outside of the locals."""
 
-    point: Array  #: the best so far
-    step: Array  #: to be tried from there
-    gain: Array  #: slope at ``point`` times ``step``, summed over each block
-    factors: Vector  #: of the curvatures at ``point``, by group
-    unsettled: Array  #: whether the block is farther than the tolerance from its mode
+    point: Array  #: This is the best so far.
+    step: Array  #: This is to be tried from there.
+    gain: Array  #: This is the slope times ``step``, summed over each block.
+    factors: Vector  #: These are the factors of the curvatures at ``point``.
+    unsettled: Array  #: This is 1 where a block has not arrived at its mode.
     iteration: Array | int
 
 
@@ -67,7 +67,7 @@ class Reparametrization:
     :param order: 2 for the conditional mode, 1 for one step from ``start``.
     """
 
-    #: A package's matrices of a forest.
+    #: The package's matrices of a forest.
     arrow: ClassVar[type[Arrow]]
     options: ClassVar[NewtonOptions] = NewtonOptions()
 
@@ -89,14 +89,14 @@ class Reparametrization:
         raise NotImplementedError
 
     def _fixed(self, value: Array) -> Array:
-        """The value, without its derivative."""
+        """Return the value without its derivative."""
         raise NotImplementedError
 
     def _gradient(self, function: Density, at: Array) -> Array:
         raise NotImplementedError
 
     def _gradient_and_products(self, function: Density, at: Array) -> tuple[Array, Array]:
-        """The gradient ``(d,)``, and the Hessian times each of the probes ``(r, d)``."""
+        """Return the gradient ``(d,)``, and the Hessian times each of the probes ``(r, d)``."""
         raise NotImplementedError
 
     def _searched(self, density: Density, latent: Array) -> NewtonState:
@@ -108,7 +108,7 @@ class Reparametrization:
         return lambda point: density(self._xp.where(self._mask, point, latent))
 
     def _with_derivatives(self, given: Density, found: NewtonState) -> Array:
-        """The modes that a search has found, with the derivatives of the implicit function theorem.
+        """Attach the derivatives of the implicit function theorem to the modes of a search.
 
         Where there are none, the point that it has come to.
         """
@@ -120,7 +120,7 @@ class Reparametrization:
         return refined(refined(found.point))
 
     def _at_modes(self, given: Density, found: NewtonState) -> tuple[Array, Vector, Array]:
-        """The modes, the factors of the curvatures there, and which of these had to be repaired."""
+        """Return the modes, the factors of the curvatures there, and which were repaired."""
         modes = self._with_derivatives(given, found)
         point = self._xp.where(found.unsettled > 0, self.start, modes)
         return point, *self._factors(self._gradient_and_products(given, point)[1])
@@ -128,7 +128,7 @@ class Reparametrization:
     # -- the map ----------------------------------------------------------------------
 
     def __call__(self, density: Density, latent: Array) -> tuple[Array, Array, Array]:
-        """From ``(z, g)`` to ``(b, g)``.
+        """Map ``(z, g)`` to ``(b, g)``.
 
         Costs an iteration of Newton's method, a gradient and ``r`` products, four to ten times,
         and as much once more with derivatives.
@@ -246,11 +246,11 @@ class Reparametrization:
     # -- vectors ----------------------------------------------------------------------
 
     def _local(self, vector: Array) -> Vector:
-        """The blocks ``(..., k, n)`` of each group of locals."""
+        """Return the blocks ``(..., k, n)`` of each group of locals."""
         return self.arrow.split(self.blocks.forest, vector)[: len(self.blocks.sites)]
 
     def _join(self, pieces: Vector) -> Array:
-        """The inverse, zero elsewhere."""
+        """Return the vector of these blocks, which is zero elsewhere."""
         forest = self.blocks.forest
         rest = [
             self._ops.zeros((group.size, group.num), pieces[0])
@@ -263,7 +263,7 @@ class Reparametrization:
         return self._xp.where(conditions, 1.0, 0.0) + self._xp.zeros_like(self.start)
 
     def _over_blocks(self, vector: Array) -> Array:
-        """The sum over the block of each coordinate, at each coordinate."""
+        """Return the sum over the block of each coordinate, at each coordinate."""
         pieces = self._local(vector)  # of which some may be infinite: zero times them is NaN
         sums = [piece.sum(0, keepdims=True) + self._xp.zeros_like(piece) for piece in pieces]
         return self._join(sums)

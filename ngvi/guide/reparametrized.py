@@ -60,18 +60,18 @@ class ReparametrizedGaussianGuide:
         sites.
     """
 
-    #: Why latents in a subsampled plate are refused.
+    #: The reason why latents in a subsampled plate are refused.
     _no_local_latents: ClassVar[str] = (
         "ReparametrizedGaussianGuide needs all data to find the modes of locals. Leave "
         "subsample_size out, or use NaturalGaussianGuide with create_plates=..., whose minibatches "
         "move the locals that they have."
     )
 
-    #: Up to so many latents ``family="auto"`` is dense. Beyond, a family whose locals meet only
+    #: Up to this many latents ``family="auto"`` is dense. Beyond, a family whose locals meet only
     #: the globals has the same optimum, and ``fit`` needs few points for it.
     max_dense_dim: ClassVar[int] = 40
-    num_draws: ClassVar[int] = 2000  #: that quantiles of locals are taken from
-    draws_at_once: ClassVar[int] = 100  #: that are mapped for a user to read
+    num_draws: ClassVar[int] = 2000  #: Quantiles of locals are those of this many draws.
+    draws_at_once: ClassVar[int] = 100  #: This many draws are mapped at once.
 
     _registry: ClassVar[Registry]
     _map_of: ClassVar[type[Reparametrization]]
@@ -80,25 +80,25 @@ class ReparametrizedGaussianGuide:
     family: Any
     _requested_family: Choice | None
     sites: tuple[Site, ...]
-    _blocks: Any = None  #: the locals, :class:`LocalBlocks`
+    _blocks: Any = None  #: These are the locals, :class:`LocalBlocks`.
     _reparametrization: Reparametrization
-    #: Where another guide has begun with Newton's method, for one with the same map.
+    #: The start of Newton's method in another guide with the same map.
     _start_of_another: Any = None
-    #: The sites that are local, of a guide for other groups.
+    #: The local sites of a guide for other groups.
     _names_of_locals: tuple[str, ...] | None = None
 
     # -- what a package adds ----------------------------------------------------------
 
     def _start_vector(self) -> Array:
-        """The start ``(d,)`` in the model's coordinates."""
+        """Return the start ``(d,)`` in the model's coordinates."""
         raise NotImplementedError
 
     def _own_vector(self, values: np.ndarray) -> Array:
-        """A tensor like the latent vector."""
+        """Return a tensor like the latent vector."""
         raise NotImplementedError
 
     def _modes_at_start(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where Newton's method ends from its start, and 1 where it has not arrived, ``(d,)``."""
+        """Return the end of Newton's method, and 1 where it has not arrived, ``(d,)``."""
         raise NotImplementedError
 
     # -- set-up -----------------------------------------------------------------------
@@ -159,8 +159,9 @@ class ReparametrizedGaussianGuide:
         return bool(site.size and self._blocks.mask[site.start])
 
     def for_groups(self, model: Any) -> Any:
-        """A guide for other groups of the model, for which it has no parameters: it is set up by
-        its first call, with their data, and is there for its map.
+        """Make a guide for other groups of the model, which is there for its map.
+
+        It has no parameters: its first call, with the data of these groups, sets it up.
         """
         new: Any = type(self)(model, family="diagonal")  # type: ignore[call-arg]
         new._names_of_locals = tuple(name for names in self._blocks.sites for name in names)
@@ -170,7 +171,7 @@ class ReparametrizedGaussianGuide:
         return {site.name: site for site in self.sites if not self._is_local(site)}
 
     def _pairs_of_globals(self, other: ReparametrizedGaussianGuide) -> tuple[np.ndarray, ...]:
-        """The coordinates of the globals in both guides.
+        """Return the coordinates of the globals in both guides.
 
         :raises ValueError: for a site that is not of the same shape in both.
         """
@@ -192,14 +193,14 @@ class ReparametrizedGaussianGuide:
         return coordinates(mine), coordinates(others)
 
     def again(self, model: Any, create_plates: None = None, **options: Any) -> Any:
-        """A guide of another model with the same latents, of the same order and family."""
+        """Make a guide of another model with the same latents, of the same order and family."""
         new: Any = type(self)(  # type: ignore[call-arg]
             model, self.family, order=self.order, **options
         )
         return new.begun_at(self._reparametrization.start)
 
     def begun_at(self, latent: Any) -> Any:
-        """The guide itself, whose Newton's method begins at this vector ``(d,)``."""
+        """Begin Newton's method at this vector ``(d,)``, and return the guide."""
         self._start_of_another = latent
         return self
 
@@ -214,7 +215,7 @@ class ReparametrizedGaussianGuide:
         return 0.5 * float(self._blocks.mask.sum()) * math.log(2 * math.pi)
 
     def _count_without_mode(self, troubled: np.ndarray) -> dict[str, float]:
-        """The mean number of blocks by site, from flags ``(N, d)`` of their coordinates."""
+        """Return the mean number of blocks by site, from flags ``(N, d)`` of their coordinates."""
         counts = {
             name: float(troubled[:, group].any(1).sum(-1).mean())
             for group, names in zip(self._blocks.groups, self._blocks.sites, strict=True)

@@ -26,7 +26,7 @@ from ngvi.errors import check_finite
 
 
 def check_init_scale(scale: float | None) -> float | None:
-    """A guide's ``init_scale``; None leaves it to the guide.
+    """Check a guide's ``init_scale``; None leaves it to the guide.
 
     :raises ValueError: for a number that is not positive and finite.
     """
@@ -35,7 +35,7 @@ def check_init_scale(scale: float | None) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class RobustInit:
-    """When another start is tried, and how wide the Gaussian is there.
+    """Options of a robust start: when another one is tried, and how wide the Gaussian is there.
 
     Log densities are in nats, and not finite where there is none.
     """
@@ -49,15 +49,15 @@ class RobustInit:
     narrower: tuple[float, ...] = tuple(10.0**-power for power in range(2, 9))
 
     def num_samples_for(self, size: int) -> int:
-        """Number of draws of a median, for a site with this many numbers; the PPLs take 15."""
+        """Return the number of draws of a median for a site of this size; the PPLs take 15."""
         return max(15, min(self.num_samples, self.max_numbers // max(size, 1)))
 
     def is_low(self, log_density: float) -> bool:
-        """Whether another start is to be tried."""
+        """Say whether another start is to be tried."""
         return not log_density > self.low
 
     def is_better(self, log_density: float, than: float) -> bool:
-        """Whether a start is worth the change from one that is low."""
+        """Say whether a start is worth the change from one that is low."""
         if not math.isfinite(log_density):
             return False
         return not math.isfinite(than) or self.factor * log_density > than
@@ -65,7 +65,7 @@ class RobustInit:
     def best(
         self, strategies: Iterable[Any], start: Callable[[Any], tuple[float, Any]]
     ) -> tuple[float, Any]:
-        """The first start that is not low, or else the best; None if there is none.
+        """Return the first start that is not low, or else the best, or None.
 
         :param start: the log density of a strategy's start, and the start or None.
         :return: the same of the best.
@@ -80,14 +80,14 @@ class RobustInit:
         return level, best
 
     def directions(self, dim: int) -> np.ndarray:
-        """Standard normal draws, always the same: two pairs, or none of very many latents."""
+        """Return the same standard normal draws: two pairs, or none for very many latents."""
         if self.num_samples * dim > 10 * self.max_numbers:
             return np.zeros((0, dim))
         normal = np.random.default_rng(0).standard_normal((2, dim))
         return np.concatenate([normal, -normal])
 
     def explodes(self, around: Sequence[float], start: float) -> bool:
-        """Whether the log density does so within :attr:`scale` of a start.
+        """Say whether the log density explodes within :attr:`scale` of a start.
 
         :param around: at draws.
         :param start: at the start.
@@ -98,7 +98,7 @@ class RobustInit:
         return self.is_low(level) and self.is_better(start, level)
 
     def narrow_scale(self, levels: Sequence[Sequence[float]], start: float, dim: int) -> float:
-        """The widest of :attr:`narrower` that loses no more than ``dim`` nats, or the narrowest.
+        """Return the widest of :attr:`narrower` that loses at most ``dim`` nats.
 
         :param levels: of each, the log density at the draws.
         """
@@ -108,5 +108,5 @@ class RobustInit:
         return self.narrower[-1]
 
 
-#: With the defaults.
+#: The options with their defaults.
 ROBUST_INIT = RobustInit()

@@ -1,4 +1,4 @@
-"""Whether to stick the landing.
+"""Sticking the landing: gradients without the score of ``q``.
 
 The gradient of one draw's ``log p - log q`` has a part, the score of ``q``, whose mean is
 zero. Leaving it out (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N) makes
@@ -25,7 +25,7 @@ def check_sticking_the_landing(value: bool | str) -> bool | str:
 
 
 def caller_of_type(kind: type) -> Any:
-    """The innermost object of a type, a method of which is on the call stack; None without one."""
+    """Return the innermost object of a type with a method on the call stack, or None."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

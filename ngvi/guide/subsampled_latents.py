@@ -53,35 +53,35 @@ FACTORS = {
 
 
 class Minibatch(subsampling.MinibatchElements):
-    """Which elements of the plates around latents a minibatch has; indices are tensors.
+    """The elements that a minibatch has of the plates around latents; indices are tensors.
 
     A package's subclass names its library and its PPL.
     """
 
-    ppl: ClassVar[Any]  #: has ``sample``, and what follows
+    ppl: ClassVar[Any]  #: The PPL has ``sample``.
     delta: ClassVar[Any]
     biject_to: ClassVar[Any]
     sum_rightmost: ClassVar[Any]
     get_mask: ClassVar[Any]
     #: Whether the PPL's guides enter the plates of a site that has all elements.
     enters_whole_plates: ClassVar[bool]
-    #: A support for any elements of the plates, from that of some (:func:`first_bound`).
+    #: Return a support for any elements of the plates, from that of some (:func:`first_bound`).
     one_support: ClassVar[Any]
-    #: The elements that a plate has, or at first a frame of the prototype.
+    #: Return the elements that a plate has, or at first a frame of the prototype.
     _indices_of: ClassVar[Any]
-    _take: ClassVar[Any]  #: some of the elements along an axis
-    #: Zeros, shape ``(size,)``, to which every one of the indices adds a number.
+    _take: ClassVar[Any]  #: Take some of the elements along an axis.
+    #: Count indices: each adds a number to zeros of shape ``(size,)``.
     _counts: ClassVar[Any]
 
     @classmethod
     def of_plates(cls, sites: tuple[Site, ...], plates: Mapping[str, Any]) -> Any:
-        """That of plates by name, or of frames of the prototype."""
+        """Make the minibatch of plates by name, or of frames of the prototype."""
         around = {plate.name for site in sites for plate in site.plates}
         named = {name: plate for name, plate in plates.items() if name in around}
         return cls(sites, {name: cls._indices_of(plate) for name, plate in named.items()})
 
     def gather(self, site: Site, value: Array) -> Array:
-        """The minibatch's elements of a site's unconstrained value."""
+        """Return the minibatch's elements of a site's unconstrained value."""
         for plate in site.plates:
             if plate.name in self.indices:
                 axis = plate.axis - len(site.shape)
@@ -109,7 +109,7 @@ class Minibatch(subsampling.MinibatchElements):
         supports: dict[str, Any],
         plates: dict[str, Any],
     ) -> dict[str, Array]:
-        """The guide's sites for the elements of the minibatch, inside their plates.
+        """Sample the guide's sites for the elements of the minibatch, inside their plates.
 
         :param values: unconstrained, of all elements, by site.
         :param trace: of the model, sites by name.
@@ -140,7 +140,7 @@ class Minibatch(subsampling.MinibatchElements):
         return result
 
     def of(self, family: Any) -> Any:
-        """The :class:`SubsampledFamily` of this minibatch."""
+        """Return the :class:`SubsampledFamily` of this minibatch."""
         weights = self.weights(family)
         return SubsampledFamily(with_scaled_gradient(family, weights), weights, family)
 
@@ -148,19 +148,19 @@ class Minibatch(subsampling.MinibatchElements):
 class SubsampledFamily(NamedTuple):
     """A Gaussian of which a minibatch has a part, with the estimate (1) as its log density."""
 
-    family: Any  #: as :func:`with_scaled_gradient` returns it
-    weights: Array  #: ``w`` of (1), shape ``(d,)``
-    whole: Any  #: the Gaussian with its own coordinates
+    family: Any  #: It is that of :func:`with_scaled_gradient`.
+    weights: Array  #: These are ``w`` of (1), shape ``(d,)``.
+    whole: Any  #: This is the Gaussian with its own coordinates.
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.family, name)  # all else is that of the whole Gaussian
 
     def precondition(self) -> SubsampledFamily:
-        """The same: :meth:`log_prob` preconditions."""
+        """Return the same object: :meth:`log_prob` preconditions."""
         return self
 
     def log_prob(self, value: Array) -> Array:
-        """(1), differentiated through ``precondition``."""
+        """Return the estimate (1), differentiated through ``precondition``."""
         family = self.family.precondition()
         return weighted_log_q(family, family.whiten(value), self.weights)
 
@@ -175,7 +175,7 @@ def _(family: SubsampledFamily, reparametrised: Array) -> Array:
 
 
 def first_bound(bound: Any, axes: list[int], site: str) -> Any:
-    """A bound of a support for all elements of plates, from that of a minibatch.
+    """Return a bound of a support for all elements of plates, from that of a minibatch.
 
     :param bound: it may have been expanded to the minibatch.
     :param axes: of the subsampled plates, counted from the right.
@@ -199,7 +199,7 @@ def first_bound(bound: Any, axes: list[int], site: str) -> Any:
 
 
 def weighted_log_q(family: Family, noise: Array, weights: Array) -> Array:
-    """The estimate (1) of ``log q`` of draws; ``(..., d)`` to ``(...)``."""
+    """Return the estimate (1) of ``log q`` of draws; ``(..., d)`` to ``(...)``."""
     name = FACTORS[family.name]
     factor = getattr(family, name)
     if name != "scale":
@@ -223,7 +223,7 @@ def log_q_of_minibatch(here: Families, noise: Arrays, weights_of: Arrays) -> Arr
 
 
 def with_scaled_gradient(family: Any, weights: Array) -> Any:
-    """The same family, whose natural gradient is divided by ``w``, and zero where ``w`` is.
+    """Divide the natural gradient of a family by ``w``; it is zero where ``w`` is.
 
     :param weights: ``w`` of (1), shape ``(d,)``, equal within each block.
     """
@@ -232,7 +232,7 @@ def with_scaled_gradient(family: Any, weights: Array) -> Any:
     of_entries = share if name == "scale" else family._of_columns(share)
 
     def times(field: str, share: Array) -> Array:
-        """The coordinate, with its derivative multiplied by ``share``."""
+        """Return the coordinate, with its derivative multiplied by ``share``."""
         constant = getattr(here, field)
         return constant + share * (getattr(family, field) - constant)
 
@@ -250,7 +250,7 @@ def with_scaled_gradient(family: Any, weights: Array) -> Any:
 def natural_gradient_of_minibatch(
     family: Any, direction: Any, weights: Array, of_entropy: Any = None
 ) -> Any:
-    """What a minibatch says of the bound of all data.
+    """Return the natural gradient of the bound of all data that a minibatch estimates.
 
     :param direction: the natural gradient of ``E[log p]`` of the minibatch, scaled as the PPL
         does, and the whole entropy.

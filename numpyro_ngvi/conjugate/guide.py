@@ -86,7 +86,7 @@ class ConjugateSites(guide.ConjugateSites, AutoGuide):
         self.initial[one.site] = one
 
     def parameter(self, site: str) -> str:
-        """The name of a site's parameter."""
+        """Return the name of a site's parameter."""
         return f"{self.prefix}_{site}_conjugate"
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, jax.Array]:
@@ -97,7 +97,7 @@ class ConjugateSites(guide.ConjugateSites, AutoGuide):
         return self._sampled(sites, plates)
 
     def at(self, params: Mapping[str, Any]) -> dict[str, ConjugateSite]:
-        """The sites by name.
+        """Return the sites by name.
 
         :param params: from ``svi.get_params(svi_state)``.
         """
@@ -133,8 +133,9 @@ class ConjugateSites(guide.ConjugateSites, AutoGuide):
 
 @shared_doc(guide.ConjugateGuide, NaturalGaussianGuide)
 class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
-    """Of its parameters each conjugate site is one, ``{prefix}_{site}_conjugate``, and the Gaussian
-    another, if there are other latents.
+    """Each conjugate site is one of its parameters, ``{prefix}_{site}_conjugate``.
+
+    The Gaussian is another one, if there are other latents.
 
     :param prefix: prefix of the guide's sites and parameters.
     """
@@ -161,7 +162,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         self._guides = [ConjugateSites(model, prefix), gaussian]
 
     def _is_hidden(self, site: dict[str, Any]) -> bool:
-        """Whether the Gaussian's model hides a site.
+        """Say whether the Gaussian's model hides a site.
 
         Deterministic sites are wrong there, where conjugate sites are held fixed.
         """
@@ -216,7 +217,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         return density
 
     def conjugate_sites(self, params: dict[str, Any]) -> dict[str, ConjugateSite]:
-        """The conjugate sites by name, with ``parameters()``, ``mean`` and ``log_prob``.
+        """Return the conjugate sites by name, with ``parameters()``, ``mean`` and ``log_prob``.
 
         :param params: from ``svi.get_params(svi_state)``.
         """

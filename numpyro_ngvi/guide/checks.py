@@ -1,4 +1,4 @@
-"""What can be wrong with a model before the first step, said in terms of its sites."""
+"""Checks of a model before the first step, said in terms of its sites."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def check_key(rng_key: Any) -> jax.Array:
 
 
 class CheckedSites(handlers.block):
-    """The model without its enumerated latents. It refuses other discrete ones as it meets them,
-    and warns of data of an odd shape.
+    """The model without its enumerated latents.
+
+    It refuses other discrete latents as it meets them, and warns of data of an odd shape.
 
     A handler rather than a look at a trace: NumPyro's own set-up would try to enumerate
     them first, and one more run of the model is not free.
@@ -100,7 +101,7 @@ def check_svi(guide: Any, posterior: dict[str, Any]) -> None:
 
 
 def _is_discrete(site: dict[str, Any]) -> bool:
-    """Whether it is no data and no number of the reals."""
+    """Say whether a site is a discrete latent."""
     is_latent = site["type"] == "sample" and not site["is_observed"]
     return is_latent and site["fn"].support.is_discrete
 
@@ -115,7 +116,7 @@ def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:
 
 
 def _run(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
-    """A trace from the start, which ends early if the model fails."""
+    """Return a trace from the start, which ends early if the model fails."""
     started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=init_loc_fn)
     trace = handlers.trace(started)
     with handlers.block(), contextlib.suppress(Exception):
@@ -148,7 +149,7 @@ def _signature(tree: Any) -> tuple:
 
 
 class LatentShapes(latent_shapes.LatentShapes):
-    """Of NumPyro."""
+    """The latents of a guide of NumPyro's and of a later run."""
 
     signature, calling_elbo = staticmethod(_signature), staticmethod(calling_elbo)
 
@@ -183,5 +184,5 @@ def _latent_sites(trace: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def sites_of_run(trace: dict[str, Any]) -> list[Site]:
-    """The continuous latents of a trace, with all elements of subsampled plates."""
+    """Return the continuous latents of a trace, with all elements of subsampled plates."""
     return latent_sites(trace, LatentShapes.shapes_of(trace, True))

@@ -15,7 +15,7 @@ from numpyro.ops.provenance import eval_provenance
 
 
 def dynamic_sites(model: Callable, trace: dict[str, Any], args: tuple, kwargs: dict) -> list[str]:
-    """The latents whose supports depend on other latents or on parameters; mostly none.
+    """Find the latents whose supports depend on other latents or on parameters; mostly none.
 
     :raises ValueError: for such a site in a ``scan``, with the way out.
     """
@@ -50,7 +50,7 @@ def dynamic_sites(model: Callable, trace: dict[str, Any], args: tuple, kwargs: d
 def _supports_at(
     model: Callable, seed: int, args: tuple, kwargs: dict, names: list[str]
 ) -> dict[str, list]:
-    """The bounds of these sites in a run from a random point."""
+    """Return the bounds of these sites in a run from a random point."""
     started = handlers.substitute(handlers.seed(model, seed), substitute_fn=init_to_uniform)
     with handlers.block():
         run = handlers.trace(started).get_trace(*args, **kwargs)
@@ -65,7 +65,7 @@ def running_supports(
     args: tuple,
     kwargs: dict,
 ) -> dict[str, Constraint]:
-    """The supports of these sites in a run of the model.
+    """Return the supports of these sites in a run of the model.
 
     :param trace: of the model, with the supports of the other sites.
     :param values: unconstrained, by site.

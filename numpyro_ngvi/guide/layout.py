@@ -18,7 +18,7 @@ from numpyro_ngvi.tracing.dependencies import energy_of, hessian_product, poster
 
 
 def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
-    """The layout of a guide that is being set up; nothing is traced unless a family asks.
+    """Make the layout of a guide that is being set up; a family that asks has the model traced.
 
     :param model: with its enumerated latents.
     """

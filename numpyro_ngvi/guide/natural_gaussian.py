@@ -85,7 +85,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     _registry = REGISTRY
     _init_locs: dict[str, jax.Array]
-    #: What guides of one fit have found of the same model, while they are set up.
+    #: The findings about the same model that guides of one fit share while they are set up.
     _of_fit: dict | None = None
     _normal, _structured, _dist = NaturalNormal, StructuredNormal, dist
     _minibatch_type, _calling_elbo = Minibatch, staticmethod(calling_elbo)
@@ -107,9 +107,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         self._take_options(model, family, init_scale, sticking_the_landing)
         self.model_as_given = model  # with its enumerated latents
         self._new_arguments: tuple[tuple, dict] | None = None
-        self.missed_curvature: list[str] | None = None  # what NaturalELBO has found, of sites
-        self.not_additive: Exception | None = None  # likewise, of all, ...
-        self.is_looked_at = False  #: ... once it was looked for
+        # What NaturalELBO has found: sites, an obstacle, and whether it was looked for.
+        self.missed_curvature: list[str] | None = None
+        self.not_additive: Exception | None = None
+        self.is_looked_at = False
         super().__init__(
             CheckedSites(model),
             prefix=prefix,
@@ -149,8 +150,9 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         check_svi(self, {self._parameter_name: self._initial_posterior})
 
     def hide_data(self, args: tuple, kwargs: dict) -> bool:
-        """Leave the data out of the set-up, if it has failed only because the enumerated latents,
-        which are drawn now and summed out later, make the data impossible.
+        """Leave the data out of the set-up if only enumerated latents make them impossible.
+
+        These are drawn now and summed out later.
 
         :return: whether they are left out.
         """
@@ -190,7 +192,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
                 raise invalid_start(bad) from error
 
     def set_up(self, *args: Any, **kwargs: Any) -> dict[str, Family]:
-        """What the first call does before it draws; later calls only check the arguments.
+        """Set the guide up at its first call; later calls only check the arguments.
 
         As NumPyro's guides do, it takes a key from the handler around it.
 
@@ -209,7 +211,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         return {self._parameter_name: self._initial_posterior}
 
     def take_arguments(self) -> tuple[tuple, dict] | None:
-        """Those of the last call that was no part of a trace, once; None if there was none."""
+        """Return the arguments of the last call outside of a trace, once, or None."""
         found, self._new_arguments = self._new_arguments, None
         return found
 
@@ -275,7 +277,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         return dist.Normal(zeros, jnp.ones_like(zeros)).to_event(1)
 
     def get_transform(self, params: dict[str, Any]) -> Transform:
-        """The transform from :meth:`get_base_dist` to the posterior.
+        """Return the transform from :meth:`get_base_dist` to the posterior.
 
         :param params: from ``svi.get_params(svi_state)``.
         """
@@ -284,7 +286,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         return StructuredTransform(family)
 
     def get_posterior(self, params: dict[str, Any]) -> dist.Distribution:
-        """The Gaussian over the unconstrained latent vector, as a NumPyro distribution.
+        """Return the Gaussian over the unconstrained latent vector, as a NumPyro distribution.
 
         :param params: from ``svi.get_params(svi_state)``.
         :return: a distribution with event shape ``(d,)``.
@@ -317,7 +319,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         return NaturalGaussianGuide._unpack_and_constrain(self, latent, params)
 
     def _latent_quantiles(self, params: dict[str, Any], levels: jax.Array) -> jax.Array:
-        """In the model's coordinates, the shape of the levels followed by ``d``."""
+        """Return quantiles in the model's coordinates, levels first."""
         return marginal_quantiles(self._family_of(params), dist.Normal, levels)
 
     def sample_posterior(

@@ -57,7 +57,7 @@ class NaturalNormal(StructuredNormal):
 
 @functools.lru_cache(maxsize=64)
 def _drawing(shape: tuple[int, ...]) -> Callable:
-    """A draw and its noise, by one program, which is that of a guide's set-up."""
+    """Make the program of a draw and its noise, which is that of a guide's set-up."""
 
     def drawn(key: jax.Array, family: Family) -> tuple[jax.Array, list[jax.Array]]:
         noise = jax.random.normal(key, shape, family.loc.dtype)

@@ -71,7 +71,7 @@ def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
 
 
 def known_of_fit(guide: Any, kind: str, find: Callable) -> Any:
-    """What another guide of the same fit has found for the model and a strategy, or finds now.
+    """Return what another guide of the same fit has found for a strategy, or find it now.
 
     :param kind: of what is found.
     """
@@ -97,7 +97,7 @@ def _known_start(guide: Any, *run: Any) -> tuple[Trace, dict[str, jax.Array], fl
 
 
 def _find_start(guide: Any, *run: Any) -> tuple[Trace, dict[str, jax.Array], float] | None:
-    """The model's trace and its unconstrained values at a valid start, and the initial scale there.
+    """Find the model's trace, unconstrained values and initial scale at a valid start.
 
     :param run: a key, and the arguments.
     :return: None if there is no such start by one program.
@@ -123,8 +123,10 @@ def _find_start(guide: Any, *run: Any) -> tuple[Trace, dict[str, jax.Array], flo
 def _start(
     guide: Any, strategy: Callable, rng_key: jax.Array, args: tuple, kwargs: dict
 ) -> tuple[float, tuple | None]:
-    """The log density at the start of a strategy, which is NaN if its gradient is not finite, and
-    the trace, the unconstrained values and the log density at draws about them, if these count.
+    """Evaluate the start of a strategy.
+
+    The log density is NaN if its gradient is not finite. With it come the trace, the unconstrained
+    values and the log density at draws about them, if these count.
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((rng_key, args, kwargs))):
         return math.nan, None
@@ -168,7 +170,7 @@ def _traced(
     arguments: Arguments,
     also: Callable = lambda trace, args, kwargs: (),
 ) -> tuple[Trace, Any]:
-    """The model's trace from values of a strategy, and what else is computed of it, by one program.
+    """Trace the model from values of a strategy, and compute more of it, by one program.
 
     :param also: of the trace and the arguments.
     """
@@ -200,7 +202,7 @@ def _started(
 def started_trace(
     model: Callable, init_loc_fn: Callable, rng_key: jax.Array, args: tuple, kwargs: dict
 ) -> Trace:
-    """The model's trace from values of a strategy, by one program if it can be compiled."""
+    """Trace the model from values of a strategy, by one program if it can be compiled."""
     with handlers.block():
         try:
             return _traced(model, init_loc_fn, rng_key, Arguments(args, kwargs))[0]
@@ -224,7 +226,7 @@ class Keyed(Messenger):
 
 
 def _prepared(model: Callable, trace: Trace) -> Callable:
-    """The model with the values that its parameters and mutable state have in the trace."""
+    """Give parameters and mutable state of the model the values that they have in the trace."""
     values = {
         name: site["value"] for name, site in trace.items() if site["type"] in ("param", "mutable")
     }
@@ -232,7 +234,7 @@ def _prepared(model: Callable, trace: Trace) -> Callable:
 
 
 def _density(model: Callable, trace: Trace, args: tuple, kwargs: dict) -> Callable:
-    """The model's log density at unconstrained values, of the trace's minibatch.
+    """Return the model's log density at unconstrained values, of the trace's minibatch.
 
     Whoever asks again, for a gradient say, does not run the model again.
     """
@@ -250,7 +252,7 @@ def _latents(trace: Trace) -> Trace:
 
 
 def _frames(trace: Trace) -> dict[str, Any]:
-    """The plates around latents, by name."""
+    """Return the plates around latents, by name."""
     frames: dict[str, Any] = {}
     for site in _latents(trace).values():
         for frame in site["cond_indep_stack"]:
@@ -260,7 +262,7 @@ def _frames(trace: Trace) -> dict[str, Any]:
 
 
 def _transforms(trace: Trace) -> dict[str, Any]:
-    """From unconstrained values of latents and parameters, by site."""
+    """Return the maps from unconstrained values of latents and parameters, by site."""
     params = {name: site["kwargs"] for name, site in trace.items() if site["type"] == "param"}
     supports = {name: site["fn"].support for name, site in _latents(trace).items()}
     supports |= {name: of.get("constraint", constraints.real) for name, of in params.items()}

@@ -35,7 +35,7 @@ from numpyro_ngvi.tracing.traced import Operations, Traced
 
 
 class Reparametrization(reparametrization.Reparametrization):
-    """Of JAX, for one vector; ``jax.vmap`` makes it one of many."""
+    """The map of one vector in JAX; ``jax.vmap`` makes it that of many."""
 
     arrow = Arrow
 
@@ -119,19 +119,19 @@ class ModeMap:
         return theta, troubled
 
     def modes(self, held: list, start: jax.Array, latent: jax.Array, params: Any) -> Any:
-        """Where Newton's method ends."""
+        """Return the end of Newton's method."""
         own = Reparametrization(self.blocks, start, self.order)
         return own._searched(self.at(held, params), latent)
 
     def at(self, held: list, params: Any) -> OfSites:
-        """The density of a whole vector."""
+        """Return the density of a whole vector."""
         program = ClosedJaxpr(self.density.program, held)
         return OfSites(program, jax.tree.leaves(params), self.unpack, self.locals)
 
 
 @shared_doc(reparametrized.ReparametrizedGaussianGuide)
 class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, NaturalGaussianGuide):
-    """With ``SVI``, or with ``fit``.
+    """A guide for ``SVI`` or ``fit``.
 
     >>> def groups(y):
     ...     scale = numpyro.sample("scale", dist.HalfNormal(1.0))
@@ -207,7 +207,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return jnp.asarray(values, self._init_latent.dtype)
 
     def _map(self, params: dict[str, Any]) -> tuple[ModeMap, list]:
-        """Of the model as it is now, and the arrays that its density holds."""
+        """Return the map of the model as it is now, and the arrays that its density holds."""
         trace = self.prototype_trace
         held = {name: s["value"] for name, s in trace.items() if s["type"] in ("param", "mutable")}
 
@@ -229,7 +229,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return ModeMap(found[0], *own), found[1]
 
     def _by_map(self, name: str, params: dict[str, Any], **options: Any) -> Callable:
-        """A method of :class:`ModeMap`, as a program of latent vectors."""
+        """Make a program of latent vectors from a method of :class:`ModeMap`."""
         found, held = self._map(params)
         of = found if found.density.is_known else None
         run = compiled(getattr(found, name), of=of, **options)
@@ -253,7 +253,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     # -- the point in the middle ------------------------------------------------------
 
     def laplace(self, params: dict[str, Any]) -> jax.Array:
-        """The log density of data and globals by Laplace's formula, as TMB and lme4 have it.
+        """Return the log density of data and globals by Laplace's formula, as TMB and lme4 have it.
 
         No bound, and exact where locals are Gaussian given the rest. A local without a mode counts
         as at its start with unit curvature (:meth:`num_without_mode`).
@@ -271,7 +271,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return found.at(held, own)(theta) + log_det + self._log_volume()
 
     def _own_of(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Of the parameters those of the model's own."""
+        """Select the model's own parameters."""
         names = [name for name, site in self.prototype_trace.items() if site["type"] == "param"]
         return {name: params[name] for name in names if name in params}
 
@@ -312,8 +312,9 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return jnp.where(self._blocks.mask, jnp.quantile(theta, levels, axis=0), of_globals)
 
     def num_without_mode(self, params: dict[str, Any]) -> dict[str, float]:
-        """How many locals have, on average over the posterior, no mode given globals and data that
-        Newton's method finds: there they are ``start + z``.
+        """Count the locals that have no mode given globals and data, on average over the posterior.
+
+        There Newton's method finds none, and they are ``start + z``.
 
         :param params: from ``svi.get_params(svi_state)``.
         :return: by the sites of the locals; sites without any are left out.

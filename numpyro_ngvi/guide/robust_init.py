@@ -36,14 +36,14 @@ def _means(site: dict[str, Any]) -> jax.Array | None:
 
 
 def strategies_of(init_loc_fn: Callable) -> tuple[Callable, ...]:
-    """The user's, or one after the other where the choice is the guide's."""
+    """Return the user's strategy, or those to be tried one after the other."""
     if init_loc_fn is not init_to_median:
         return (init_loc_fn,)
     return init_to_median, _medians_of_many, _means
 
 
 def density_around(density: Callable, locs: dict, *scales: float) -> jax.Array:
-    """The log density at draws about a start, shape ``(scales, draws)``.
+    """Return the log density at draws about a start, shape ``(scales, draws)``.
 
     :param locs: the start, unconstrained, by site in the order of the latent vector.
     """

@@ -28,7 +28,7 @@ def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
 
 
 class Minibatch(shared.Minibatch):
-    """Of NumPyro."""
+    """The elements that a minibatch of NumPyro's has."""
 
     ppl, delta, enters_whole_plates = numpyro, dist.Delta, False
     biject_to, sum_rightmost = staticmethod(biject_to), staticmethod(sum_rightmost)
@@ -57,7 +57,7 @@ class InPlates(Minibatch):
 def full_locs(
     locs: dict[str, jax.Array], trace: dict[str, Any], local: list[SubsampledLatent]
 ) -> dict[str, jax.Array]:
-    """Starting points of all elements: those of the first minibatch, again and again.
+    """Return starting points of all elements: those of the first minibatch, repeated.
 
     :param locs: unconstrained, by site.
     :param local: the sites in subsampled plates.
@@ -72,7 +72,7 @@ def full_locs(
 
 
 def unpacking(locs: dict[str, jax.Array]) -> tuple[jax.Array, UnpackTransform]:
-    """The latent vector of these values, and the way back, as ``AutoContinuous`` has them."""
+    """Return the latent vector of these values, and the way back."""
     shapes = {name: jnp.shape(value) for name, value in locs.items()}
     return _packed(locs, shapes), UnpackTransform(
         partial(_unpacked, shapes=shapes), partial(_packed, shapes=shapes)

@@ -1,4 +1,4 @@
-"""What became of the watch over the processes of ``jax.distributed``."""
+"""The error of an import of ``watch_processes``, which is gone."""
 
 
 def __getattr__(name: str) -> None:

@@ -91,7 +91,7 @@ class ConjugateSites(guide.ConjugateSites, Copied):
         return self._sampled(self._live(), self._create_plates(*args, **kwargs))
 
     def now(self) -> dict[str, ConjugateSite]:
-        """The sites by name, as they are now."""
+        """Return the sites by name, as they are now."""
         return {name: one.detach().map(Tensor.clone) for name, one in self._live().items()}
 
     def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -111,8 +111,9 @@ def _parameter(site: str) -> str:
 
 @shared_doc(guide.ConjugateGuide, NaturalGaussianGuide)
 class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
-    """Its first part has the conjugate sites, as parameters ``{site}_conjugate``, its second the
-    Gaussian, if there are other latents.
+    """A Gaussian beside conjugate sites, with the parameters ``{site}_conjugate``.
+
+    The guide's first part has these sites, its second the Gaussian, if there are other latents.
     """
 
     _site = ConjugateSite
@@ -191,7 +192,7 @@ class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
         return density
 
     def conjugate_sites(self) -> dict[str, ConjugateSite]:
-        """The conjugate sites by name, with ``parameters()``, ``mean`` and ``log_prob``.
+        """Return the conjugate sites by name, with ``parameters()``, ``mean`` and ``log_prob``.
 
         :raises RuntimeError: before the first call.
         """

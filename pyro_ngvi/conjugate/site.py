@@ -20,11 +20,11 @@ class ConjugateSite(site.ConjugateSite):
     lgamma = staticmethod(torch.lgamma)
 
     def specification(self) -> Self:
-        """The site without its tensor."""
+        """Return the site without its tensor."""
         return dataclasses.replace(self, loc=None)
 
     def detach(self) -> Self:
-        """The same site, through which no gradient flows."""
+        """Return the same site, through which no gradient flows."""
         return self.map(Tensor.detach)
 
     def at(self, signs: Any) -> Tensor:

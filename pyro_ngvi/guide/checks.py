@@ -1,4 +1,4 @@
-"""What can be wrong with a model before the first step, said in terms of its sites."""
+"""Checks of a model before the first step, said in terms of its sites."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def frozen_parts(models: Iterable[Any] | None) -> Iterator[None]:
 
 
 def check_sites(trace: poutine.Trace) -> None:
-    """Refuse discrete latents that nobody enumerates, a model without latents, and data that are no
-    tensors; warn of data of an odd shape.
+    """Refuse discrete latents, a model without latents and data that are no tensors.
+
+    Discrete latents may be enumerated. Data of an odd shape are warned of.
 
     :raises DiscreteLatentError: naming the site and the ways out.
     :raises NoLatentsError: saying what the model has instead.
@@ -109,7 +110,7 @@ def check_start(
 
 
 def log_density_at(model: Callable, start: dict[str, Tensor], args: tuple, kwargs: dict) -> float:
-    """Of a model at a start, without the Jacobians of constraints; NaN if it has none."""
+    """Return the log density at a start, without Jacobians of constraints; NaN if there is none."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Encountered ")
@@ -149,7 +150,7 @@ def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> 
 
 
 class LatentShapes(latent_shapes.LatentShapes):
-    """Of Pyro."""
+    """The latents of a guide of Pyro's and of a later run."""
 
     signature, calling_elbo = staticmethod(signature), staticmethod(calling_elbo)
 
@@ -192,7 +193,7 @@ def _unconstrained(site: dict[str, Any]) -> Tensor:
 
 
 def quiet_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
-    """A trace of the model that no handler sees and that costs no random numbers."""
+    """Trace the model without a handler around it and without new random numbers."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices=list(devices)), torch.no_grad():
         return poutine.block(poutine.trace(model).get_trace)(*args, **kwargs)
@@ -221,5 +222,5 @@ def _latent_sites(trace: poutine.Trace) -> list[tuple[str, dict[str, Any]]]:
 
 
 def sites_of_run(trace: poutine.Trace) -> list[Site]:
-    """The continuous latents of a trace, with all elements of subsampled plates."""
+    """Return the continuous latents of a trace, with all elements of subsampled plates."""
     return latent_sites(trace.nodes, LatentShapes.shapes_of(trace, True))

@@ -50,7 +50,7 @@ class _Values(Messenger):
 
 
 def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: dict) -> list[str]:
-    """The latents whose supports depend on other latents or on parameters; mostly none."""
+    """Find the latents whose supports depend on other latents or on parameters; mostly none."""
     latents = dict(trace.iter_stochastic_nodes())
     if not any(_tensors(site["fn"].support) for site in latents.values()):
         return []
@@ -64,7 +64,7 @@ def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: di
 
 
 def _moving(model: Callable, latents: dict[str, Any], args: tuple, kwargs: dict) -> list[str]:
-    """The latents whose supports are not the same where the others have been drawn anew."""
+    """Find the latents whose supports change when the others are drawn anew."""
     with poutine.block(), _Values(lambda site: site["fn"]() if site["name"] in latents else None):
         again = poutine.trace(model).get_trace(*args, **kwargs)
     return [
@@ -83,7 +83,7 @@ def _moving(model: Callable, latents: dict[str, Any], args: tuple, kwargs: dict)
 def running_supports(
     model: Callable, names: list[str], values: dict[str, Tensor], args: tuple, kwargs: dict
 ) -> dict[str, Constraint]:
-    """The supports of these sites in a run of the model.
+    """Return the supports of these sites in a run of the model.
 
     :param values: unconstrained, by site.
     """
@@ -103,7 +103,7 @@ def running_supports(
 
 
 def _tensors(support: Constraint) -> list[Tensor]:
-    """The bounds of a support."""
+    """Return the bounds of a support."""
     found: list[Tensor] = []
     for value in vars(support).values():
         if isinstance(value, Constraint):

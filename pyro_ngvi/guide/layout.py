@@ -16,7 +16,7 @@ from pyro_ngvi.tracing.dependencies import hessian_product, log_density, posteri
 
 
 def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
-    """The layout of a guide that is being set up; nothing is traced unless a family asks.
+    """Make the layout of a guide that is being set up; a family that asks has the model traced.
 
     :param model: with its enumerated latents.
     """

@@ -141,7 +141,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
             check_no_local_latents(subsampled_latents(trace), self._no_local_latents)
 
     def _init_scale(self, loc: Tensor, args: tuple, kwargs: dict) -> float | Tensor:
-        """The initial sd of the latents: what the user asks for, or else as narrow as it must be.
+        """Return the initial sd of the latents: the user's, or else as narrow as it must be.
 
         :param loc: the start, in the model's coordinates.
         """
@@ -181,8 +181,10 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
             yield {**site, "fn": fn}, value
 
     def _cut(self, latent: Tensor) -> Iterator[tuple[dict[str, Any], Tensor]]:
-        """As Pyro does, in one operation, whose derivative is one concatenation. That of a slice
-        is a vector of zeros with the slice in it, to be added to those of all others.
+        """Cut the latent vector into sites, as Pyro does, in one operation.
+
+        Its derivative is one concatenation. That of a slice is a vector of zeros with the slice in
+        it, to be added to those of all others.
         """
         sites = list(self.prototype_trace.iter_stochastic_nodes())
         shapes = [self._unconstrained_shapes[name] for name, _ in sites]
@@ -214,7 +216,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         return minibatch.sample(values, self.prototype_trace.nodes, self._supports, plates)
 
     def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
-        """A draw of the unconstrained latent vector, with natural gradients."""
+        """Draw the unconstrained latent vector, with natural gradients."""
         return self._sample_at_site(self._drawn_from())
 
     def _sample_at_site(self, posterior: Any, is_minibatch: bool = False) -> Tensor:
@@ -237,12 +239,12 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         return dist.Normal(torch.zeros_like(loc), torch.ones_like(loc)).to_event(1)
 
     def get_transform(self, *args: Any, **kwargs: Any) -> Transform:
-        """The transform from :meth:`get_base_dist` to the posterior."""
+        """Return the transform from :meth:`get_base_dist` to the posterior."""
         check_not_mixture(self._family())
         return StructuredTransform(self._family())
 
     def get_posterior(self, *args: Any, **kwargs: Any) -> Distribution:
-        """The Gaussian over the unconstrained latent vector, as a Pyro distribution.
+        """Return the Gaussian over the unconstrained latent vector, as a Pyro distribution.
 
         :return: a distribution with event shape ``(d,)``.
         """
@@ -270,7 +272,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         return stacked if levels.ndim else {name: value[0] for name, value in stacked.items()}
 
     def _latent_quantiles(self, family: Family, levels: Tensor) -> Tensor:
-        """In the model's coordinates, shape ``(levels, d)``."""
+        """Return quantiles in the model's coordinates, shape ``(levels, d)``."""
         return marginal_quantiles(family, dist.Normal, levels)
 
     def _loc_scale(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -289,7 +291,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         return self.posterior.family()
 
     def _family_of(self, params: dict[str, Tensor]) -> Family:
-        """The family at a copy of the parameter store, or at its own values if they are not there.
+        """Return the family at a copy of the parameter store, or at its own values without one.
 
         :param params: constrained parameters by their names in the store.
         """

@@ -39,7 +39,7 @@ class PosteriorParameters(PyroModule):
             setattr(self, name, PyroParam(value.detach().clone(), constraints.real))
 
     def family(self) -> Family:
-        """The family at the parameters' current values, which are registered with Pyro."""
+        """Return the family at the parameters' current values, which are registered with Pyro."""
         values = {}
         for name in self._specification.coordinates():
             values[name] = getattr(self, name)

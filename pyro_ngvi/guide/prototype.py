@@ -19,7 +19,7 @@ from pyro_ngvi.guide.checks import check_start, explained_trace, log_density_at
 
 
 def first_trace(guide: Any, args: tuple, kwargs: dict) -> poutine.Trace:
-    """At the first start where the model runs."""
+    """Trace the model at the first start where it runs."""
     errors = []
     for kind in guide._strategy.kinds:
         guide._strategy.kind = kind
@@ -54,7 +54,7 @@ def find_start(guide: Any, args: tuple, kwargs: dict) -> None:
 
 
 def _find_finite(guide: Any, args: tuple, kwargs: dict, max_starts: int = 50) -> None:
-    """In as many tries as a random strategy takes."""
+    """Find a finite start in as many tries as a random strategy takes."""
     before: dict[str, Tensor] = {}
     for left in reversed(range(max_starts)):
         start: dict[str, Tensor] = {}
@@ -76,13 +76,13 @@ def _find_finite(guide: Any, args: tuple, kwargs: dict, max_starts: int = 50) ->
 
 
 def _start(guide: Any) -> dict[str, Tensor]:
-    """The constrained values of the prototype's latents."""
+    """Return the constrained values of the prototype's latents."""
     latents = dict(guide.prototype_trace.iter_stochastic_nodes())
     return {name: site["value"].detach() for name, site in latents.items()}
 
 
 def robust_scale(guide: Any, loc: Tensor, args: tuple, kwargs: dict) -> float:
-    """As wide as usual, or as narrow as it must be where the density explodes at draws so wide.
+    """Return the usual scale, or a narrower one where the density explodes at draws so wide.
 
     :param loc: the start, in the model's coordinates.
     """

@@ -32,7 +32,7 @@ from pyro_ngvi.tracing.recording import Replays, apart
 
 
 class Reparametrization(reparametrization.Reparametrization):
-    """Of torch, for one vector; :meth:`of_each` makes it one of many."""
+    """The map of one vector in torch; :meth:`of_each` makes it that of many."""
 
     arrow = Arrow
 
@@ -57,7 +57,7 @@ class Reparametrization(reparametrization.Reparametrization):
         return gradient, torch.stack([product(probe)[0] for probe in self._probes])
 
     def of_each(self, density: Density, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The map of vectors ``(..., d)``."""
+        """Map vectors ``(..., d)``."""
         one = partial(self, density)
         if latents.dim() == 1 and maybe_current_level() is None:
             with quiet():
@@ -113,7 +113,7 @@ class Reparametrization(reparametrization.Reparametrization):
 
 
 def _is_differentiated() -> bool:
-    """Whether derivatives of what is computed here may be asked for."""
+    """Say whether derivatives of what is computed here may be asked for."""
     transforms = get_interpreter_stack() or []
     return torch.is_grad_enabled() or any(one.key() == TransformType.Jvp for one in transforms)
 
@@ -121,7 +121,7 @@ def _is_differentiated() -> bool:
 def _gradient_and_products(
     function: Density, at: Tensor, probes: Iterable[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """As ``torch.func`` has them, which takes a second to be imported and twice as long."""
+    """Differentiate as ``torch.func`` does, which takes a second to import and twice as long."""
     is_recorded = torch.is_grad_enabled()
     with torch.enable_grad():
         here = at.view_as(at) if at.requires_grad else at.detach().requires_grad_()
@@ -169,7 +169,7 @@ class _Search(torch.autograd.Function):
 
 
 def _mapped(function: Callable, *rows: Tensor) -> tuple[Tensor, ...]:
-    """The function of each row, stacked: at once if the model can."""
+    """Stack the function of each row, at once if the model can."""
     if len(rows[0]) == 1:
         return tuple(part[None] for part in function(*(row[0] for row in rows)))
     for way in function, writing(function, lambda row: row):
@@ -181,7 +181,7 @@ def _mapped(function: Callable, *rows: Tensor) -> tuple[Tensor, ...]:
 
 @shared_doc(reparametrized.ReparametrizedGaussianGuide)
 class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, NaturalGaussianGuide):
-    """It has one submodule, ``posterior``, as :class:`~pyro_ngvi.NaturalGaussianGuide` has.
+    """The guide has one submodule, ``posterior``, as :class:`~pyro_ngvi.NaturalGaussianGuide` has.
 
     >>> def groups(y):
     ...     scale = pyro.sample("scale", dist.HalfNormal(1.0))
@@ -262,7 +262,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return torch.as_tensor(values).to(self._reparametrization.start)
 
     def _density(self) -> Density:
-        """The model's log density at unconstrained vectors, with its parameters as they are."""
+        """Return the model's log density at unconstrained vectors, at its present parameters."""
         model, (args, kwargs), sites = self._model_as_given[0], self._data, self.sites
 
         def density(theta: Tensor) -> Tensor:
@@ -274,7 +274,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return density
 
     def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
-        """A draw of the unconstrained latent vector in the model's coordinates."""
+        """Draw the unconstrained latent vector in the model's coordinates."""
         latent = super().sample_latent(*args, **kwargs)
         theta, log_det, _ = self._of_each(latent)
         if am_i_wrapped():  # Pyro warns of factors that nobody sees
@@ -287,7 +287,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     # -- the point in the middle ------------------------------------------------------
 
     def laplace(self) -> Tensor:
-        """The log density of data and globals by Laplace's formula, as TMB and lme4 have it.
+        """Return the log density of data and globals by Laplace's formula, as TMB and lme4 have it.
 
         No bound, and exact where locals are Gaussian given the rest. A local without a mode counts
         as at its start with unit curvature (:meth:`num_without_mode`).
@@ -330,8 +330,9 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return torch.where(self._reparametrization._mask, torch.cat(of_locals, -1), of_globals)
 
     def num_without_mode(self, params: dict[str, Tensor] | None = None) -> dict[str, float]:
-        """How many locals have, on average over the posterior, no mode given globals and data that
-        Newton's method finds: there they are ``start + z``.
+        """Count the locals that have no mode given globals and data, on average over the posterior.
+
+        There Newton's method finds none, and they are ``start + z``.
 
         :param params: a copy of the parameter store; None is the store itself.
         :return: by the sites of the locals; sites without any are left out.

@@ -62,7 +62,7 @@ class ContinuousOnly:
 
 
 def _lacks_plates(site: dict[str, Any], value: Tensor) -> bool:
-    """Whether a value has not the shape that plates will give to the site.
+    """Say whether a value lacks the shape that plates will give to the site.
 
     Inside of a plate, a reparametrization asks for its site's start before the plate expands it.
     """

@@ -1,4 +1,4 @@
-"""Which ELBOs are linear in ``log q``; see :mod:`ngvi.guide.sticking_the_landing`."""
+"""ELBOs that are linear in ``log q``; see :mod:`ngvi.guide.sticking_the_landing`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LINEAR_ELBOS = (
 
 
 def calling_elbo() -> infer.ELBO | None:
-    """The innermost ELBO on the call stack."""
+    """Return the innermost ELBO on the call stack."""
     return caller_of_type(infer.ELBO)
 
 
 def called_by_linear_elbo() -> bool:
-    """Whether the innermost ELBO on the call stack is known to be linear in ``log q``."""
+    """Say whether the innermost ELBO on the call stack is known to be linear in ``log q``."""
     return type(calling_elbo()) in LINEAR_ELBOS

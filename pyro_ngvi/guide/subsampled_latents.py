@@ -33,7 +33,7 @@ def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
 
 
 class Minibatch(shared.Minibatch):
-    """Of Pyro."""
+    """The elements that a minibatch of Pyro's has."""
 
     ppl, delta, enters_whole_plates = pyro, dist.Delta, True
     biject_to, sum_rightmost = staticmethod(biject_to), staticmethod(sum_rightmost)

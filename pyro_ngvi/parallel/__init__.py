@@ -1,4 +1,4 @@
-"""Data-parallel runs on ``torch.distributed``: each worker sees its own rows of the data."""
+"""Runs on ``torch.distributed`` in which each worker sees its own rows of the data."""
 
 from pyro_ngvi.parallel.data_parallel import DataParallel
 

@@ -138,7 +138,7 @@ class DataParallel(ELBO):
 
 
 class _Shared(NamedTuple):
-    """What the first call with a model and a guide found out."""
+    """Results of the first call with a model and a guide."""
 
     seen: SeesRows
     guide: Callable
@@ -146,5 +146,5 @@ class _Shared(NamedTuple):
     leaves: list[Tensor]
 
     def is_for(self, model: Callable, guide: Callable) -> bool:
-        """Whether it was made for these two."""
+        """Say whether they were made for these two."""
         return self.seen.model == model and self.guide == guide

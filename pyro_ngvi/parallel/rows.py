@@ -1,4 +1,4 @@
-"""Which part of the data's plates a worker sees, and its share in the mean over workers."""
+"""The part of the data's plates that a worker sees, and its weight in the mean over workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """Between zero and one."""
+        """The fraction of the plate's rows that are seen."""
         return self.visited / self.size
 
 
@@ -52,7 +52,7 @@ class _Plates(Messenger):
 
 
 def shared_plates(parts: list[dict[str, Part]]) -> list[str]:
-    """The plates whose rows workers share.
+    """Return the plates whose rows workers share.
 
     :param parts: of each worker.
     :raises ValueError: if there are none, or others for other workers.
@@ -92,7 +92,7 @@ def check_linear(guide_trace: Any) -> None:
 
 
 def shares(plates: list[str], fractions: np.ndarray) -> np.ndarray:
-    """The weights of the workers' bounds, which sum to one.
+    """Return the weights of the workers' bounds, which sum to one.
 
     :param fractions: of the plates that each worker sees, shape ``(workers, plates)``.
     :raises ValueError: if two plates give others.

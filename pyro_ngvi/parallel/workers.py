@@ -38,19 +38,19 @@ class Workers:
         self._first = 0 if process_group is None else dist.get_global_rank(process_group, 0)
 
     def total(self, tensor: Tensor) -> Tensor:
-        """The sum over the workers, the same bits on all of them."""
+        """Return the sum over the workers, the same bits on all of them."""
         sent = tensor.to(self._device, copy=True)
         dist.all_reduce(sent, group=self.group)
         return sent.to(tensor.device)
 
     def of_first(self, tensor: Tensor) -> Tensor:
-        """The first worker's tensor, which has the same shape and type on all of them."""
+        """Return the first worker's tensor, which has the same shape and type on all of them."""
         sent = tensor.detach().to(self._device).contiguous()
         dist.broadcast(sent, self._first, group=self.group)
         return sent.to(tensor.device)
 
     def table(self, numbers: list[float]) -> np.ndarray:
-        """The numbers of every worker, shape ``(workers, n)``."""
+        """Return the numbers of every worker, shape ``(workers, n)``."""
         rows = torch.zeros(self.size, len(numbers), dtype=torch.float64)
         rows[self.rank] = torch.tensor(numbers, dtype=torch.float64)
         return self.total(rows).cpu().numpy()
@@ -63,8 +63,9 @@ class Workers:
 
     @contextmanager
     def same_noise(self) -> Iterator[None]:
-        """Inside, all draw the random numbers that the first worker does; the others' own
-        generators are as before afterwards.
+        """Let all draw the random numbers that the first worker does.
+
+        The others' own generators are as before afterwards.
         """
         states = [self.of_first(torch.get_rng_state())]
         if torch.cuda.is_initialized():
