@@ -61,10 +61,10 @@ class LatentShapes:
     def require_sites(self, found: Collection[str]) -> None:
         """Refuse a model without a latent of the guide's.
 
-        :param found: the names of the model's sample sites.
+        :param found: the names of the model's sample sites, or none if it does not run.
         :raises ValueError: naming the latents that it lacks, and what it has instead.
         """
-        missing = [name for name in self._expected if name not in found]
+        missing = [name for name in self._expected if found and name not in found]
         if missing:
             raise ValueError(
                 f"The guide is that of another model: its latents {', '.join(map(repr, missing))} "

@@ -43,9 +43,7 @@ def set_up(
         own = make_guide(model, init_loc_fn) if guide is None else guide
         problem = make_problem(model, own, args, kwargs, rng_key, curvature)
         for part in gaussians(guide):
-            shapes = part._latent_shapes
-            if found := shapes.found(model, args, kwargs):
-                shapes.require_sites(found)
+            part._latent_shapes.require_sites(part._latent_shapes.found(model, args, kwargs))
         return problem, own
 
     def sites() -> dict[str, Any]:
