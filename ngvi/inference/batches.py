@@ -79,17 +79,8 @@ class Batches:
         return iter(batches)
 
     def first(self) -> tuple[tuple, dict[str, Any]]:
-        """The arguments of the first batch with rows: one without is refused by number later."""
-        empty = None
-        for args, kwargs in self:
-            if not is_empty(args, kwargs):
-                return args, kwargs
-            empty = empty or (args, kwargs)
-        if empty is None:
+        """Return the arguments of the first batch."""
+        found = next(iter(self), None)
+        if found is None:
             raise ValueError("batches= holds none.")
-        return empty  # arrays without elements are none of rows, maybe
-
-
-def is_empty(args: tuple, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a batch has an array without elements."""
-    return any(0 in getattr(value, "shape", ()) for value in (*args, *kwargs.values()))
+        return found

@@ -6,11 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from ngvi.inference.tells import TellsWhatItHas
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Change(TellsWhatItHas):
+class Change:
     """Of a result that ``update`` or ``without`` has made.
 
     :ivar mean: of the Gaussian that stands for the prior and all earlier rows, shape ``(d,)``; None

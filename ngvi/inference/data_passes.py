@@ -18,14 +18,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from ngvi.inference.batches import Batches, is_empty
+from ngvi.inference.batches import Batches
 from ngvi.inference.estimate import Direction, Estimate, Sample, State, average
 from ngvi.inference.options import SampleOptions
-from ngvi.inference.problem import Forwarding, Objective, Problem, Rows
+from ngvi.inference.problem import Forwarding, Problem, Rows
 
 
 def over_minibatches(problem: Problem, options: SampleOptions) -> Problem:
@@ -41,36 +41,17 @@ def over_batches(problem: Problem, batches: Batches) -> Problem:
     return problem.replace(objective=_Batches(problem.objective, batches))
 
 
-class _OfRows(Objective, Protocol):
-    """An objective that can be told which rows of its plate to see."""
-
-    def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate: ...
-
-    def gradient(
-        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def log_density(
-        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
-    ) -> np.ndarray: ...
-
-
 class _Minibatches(Forwarding):
     """An objective that adds up the minibatches of a pass, in another order for each group."""
-
-    inner: _OfRows
 
     def __init__(self, inner: Any, rows: Rows) -> None:
         super().__init__(inner)
         self._rows, self.is_subsampled = rows, False
 
     def bound(self, state: State, sample: Sample) -> Estimate:
-        """Over all rows for each group that is not of one minibatch."""
+        """Return the bound over all rows, for each group in an order of its own."""
         found = []
         for group in sample:
-            if group.one_batch:
-                found.append(self.inner.bound(state, [group]))
-                continue
             parts, shares = minibatches(self._rows, group.seed)
             found.append(average([self.inner.bound(state, [group], r) for r in parts], shares))
         mean = average(found, [1.0 / len(found)] * len(found)).mean
@@ -111,17 +92,9 @@ def minibatches(rows: Rows, seed: int) -> tuple[Iterator[np.ndarray], list[float
     return iter(found), shares
 
 
-class _OfBatches(Objective, Protocol):
-    """An objective that can be given other data."""
-
-    def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
-        """Look at a batch of the data, and tell which part of all rows it is."""
-
-
 class _Batches(Forwarding):
     """An objective that adds up the user's batches."""
 
-    inner: _OfBatches
     fault = ""
 
     def __init__(self, inner: Any, batches: Batches) -> None:
@@ -150,13 +123,6 @@ class _Batches(Forwarding):
                 share = self.inner.see(args, kwargs)
                 answer = evaluate()
             except Exception as error:
-                if is_empty(args, kwargs):
-                    # Pyro adds its table of shapes to what was said.
-                    why = next(iter(str(error).splitlines()), type(error).__name__)
-                    raise ValueError(
-                        f"Batch {index} of batches=, counted from zero, has an array without "
-                        f"elements, and the model fails: {why} Leave an empty batch out."
-                    ) from error
                 error.add_note(f"It is batch {index} of batches=, counted from zero.")
                 raise
             of_first = of_first or dataclasses.replace(self.cost)
@@ -193,23 +159,3 @@ def of_parts(answer: Any, parts: list[np.ndarray]) -> Any:
 
 def _sum(parts: Sequence[np.ndarray], shares: list[float]) -> np.ndarray:
     return np.einsum("m,m...->...", shares, np.stack(parts))
-
-
-def fraction(plates: dict[str, tuple[int, int]], batch: str) -> float:
-    """Which part of all rows a batch has.
-
-    :param plates: for each that is seen in parts, how many rows are seen, and how many there are.
-    :param batch: an example for words.
-    :raises ValueError: if the model sees all rows of its plates, or plates say different things.
-    """
-    found = {name: visited / size for name, (visited, size) in plates.items()}
-    if not found:
-        raise ValueError(
-            "The model takes every batch for all rows: say how many there are in all, by "
-            f"{batch}, where y has the rows of the batch."
-        )
-    first = next(iter(found.values()))
-    if not all(math.isclose(part, first) for part in found.values()):
-        words = ", ".join(f"{100 * part:.4g}% of '{name}'" for name, part in found.items())
-        raise ValueError(f"A batch has {words}: all plates must have the same part of their rows.")
-    return first

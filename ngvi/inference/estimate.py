@@ -20,7 +20,6 @@ class Group(NamedTuple):
 
     points: Points
     seed: int
-    one_batch: bool = False  #: whether one minibatch is enough for it, where a pass sees all rows
 
 
 Sample = list[Group]

@@ -1,7 +1,7 @@
 """Several starts: the way to the best optimum, and the search for others.
 
-- The guide's own start, the prior's and a mean-field run (:mod:`~ngvi.inference.starts`) begin; the
-  one that is highest after its first stage goes on.
+- The guide's own start and the prior's (:mod:`~ngvi.inference.starts`) begin; the one that is
+  highest after its first stage goes on.
 - While the end is no optimum, a few other starts follow. Only then come
   fresh draws at every step, which are expensive.
 - From an optimum, others are looked for (:mod:`~ngvi.inference.exploration`).
@@ -63,7 +63,7 @@ class MultiStart:
         if own is None:
             return None
         if self.problem.objective.is_subsampled:
-            self._reach_with_minibatches(own, has_choice)
+            self.runs.finish(self.runs.new(own, StochasticSearch))
             return self.runs.best
         if is_good is not None:
             if self._reach_at_once(own, has_choice) and is_good(self.runs.best) and has_choice:
@@ -140,24 +140,11 @@ class MultiStart:
             self._try_others()
         runs.persist()
 
-    def _reach_with_minibatches(self, own: Start, has_choice: bool) -> None:
-        if has_choice and self._begins_with_mean_field:
-            own = self.starts.mean_field(self.monitor, own) or own
-        self.runs.finish(self.runs.new(own, StochasticSearch))
-
-    @property
-    def _begins_with_mean_field(self) -> bool:
-        return self.options.mean_field_start and self.problem.objective.groups.is_expensive
-
     def _first_starts(self, own: Start) -> list[Start]:
-        """Return the guide's, the prior's and a mean-field run's, where there are these."""
+        """Return the guide's start, and the prior's where it is another."""
         first = [own]
         if self.options.prior_start and not self.is_quick and (prior := self.starts.of_prior()):
             first.append(prior)
-        if self._begins_with_mean_field:
-            highest = max(first, key=lambda start: start.value)
-            if start := self.starts.mean_field(self.monitor, highest):
-                first.insert(0, start)
         return first
 
     def _try_others(self) -> None:

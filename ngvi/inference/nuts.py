@@ -31,7 +31,7 @@ from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts_options import NutsOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.resampling import weighed
-from ngvi.inference.tells import TellsWhatItHas, door_with_options_of
+from ngvi.inference.tells import door_with_options_of
 
 OPTIONS = NutsOptions()
 #: For a model without a density of all data.
@@ -163,7 +163,7 @@ def _between(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NutsResult(TellsWhatItHas):
+class NutsResult:
     """Draws of a posterior by NUTS, and whether to believe them; ``print`` shows both beside the
     Gaussian of the fit.
     """

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 from statistics import NormalDist
 
-from ngvi.inference.tells import door_of_fields
-
 
 @dataclasses.dataclass(frozen=True)
 class Levels:
@@ -65,8 +63,6 @@ class SampleOptions:
     quintic_points: float = 2.5
     #: Fewest dimensions of a cubature of degree 5.
     quintic_dim: int = 7
-    #: Gradients of a group above which a mean-field run comes first.
-    expensive_group: int = 200
     #: Most minibatches of a pass over all rows; above this, noise costs less.
     max_minibatches: int = 256
 
@@ -191,7 +187,7 @@ class StartOptions:
     box: float = 2.0
     #: Standard deviation, or one over it, above which a prior is another start than the guide's.
     usual_scale: float = 50.0
-    #: Most steps of an ascent, and of a mean-field run.
+    #: Most steps of an ascent.
     max_steps: int = 100
     #: Largest slope, in nats per standard deviation, at the end of an ascent.
     ascent_gradient: float = 1e-2
@@ -249,7 +245,6 @@ QUICK, THOROUGH = "quick", "thorough"
 EFFORTS = {QUICK: 0.0, "standard": 1.0, THOROUGH: 8.0}
 
 
-@door_of_fields
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
     """Switches of the mechanisms of ``fit``, and the numbers by which they decide.
@@ -258,13 +253,11 @@ class FitOptions:
     :mod:`ngvi.inference.options`, a dataclass for each part, each with its reason::
 
         fit(model, X, y, options=FitOptions(multi_start=MultiStartOptions(unseen=0.05)))
-        fit(model, X, y, options=FitOptions(mean_field_start=False))
+        fit(model, X, y, options=FitOptions(prior_start=False))
     """
 
     #: Begin at the prior as well, where it is elsewhere.
     prior_start: bool = True
-    #: Begin with a mean-field run, where a group of draws is expensive.
-    mean_field_start: bool = True
     #: Begin at a point of high density, where the guide's start has none.
     high_start: bool = True
     #: Follow a few more starts, where the first ones end without an optimum.

@@ -15,7 +15,6 @@ from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import EFFORTS, THOROUGH
 from ngvi.inference.search import Status
 from ngvi.inference.tables import Table
-from ngvi.inference.tells import TellsWhatItHas
 
 CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
 
@@ -46,7 +45,7 @@ class Restart(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FoundOptimum(TellsWhatItHas):
+class FoundOptimum:
     """One optimum of the bound.
 
     :ivar params: all parameters of model and guide there, by their names.

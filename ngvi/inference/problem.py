@@ -11,17 +11,17 @@ products.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import time
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ngvi.estimators.choice import choose
 from ngvi.inference.estimate import Estimate, Pairs, Sample, State
 from ngvi.inference.metric import Metric
-from ngvi.inference.samples import Groups
-from ngvi.latents.layout import Site
+from ngvi.inference.samples import ChainCubature, Groups
+from ngvi.latents.layout import Site, pieces, sites_of_all
 
 #: Values of a log density that cost as much as its gradient, by reverse mode (Griewank and Walther,
 #: 2008, section 4.6: at most four).
@@ -40,13 +40,6 @@ class Cost:
     #: of the same shapes none is compiled. Pyro has none.
     compiled: int = dataclasses.field(default=0, compare=False)
     reused: int = dataclasses.field(default=0, compare=False)
-    #: Of this process, in evaluations by programs that were there already.
-    seconds: float = dataclasses.field(default=0.0, compare=False)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """All but the time, by name."""
-        return {name: int(value) for name, value in vars(self).items() if name != "seconds"}
 
     @property
     def evaluations(self) -> int:
@@ -74,21 +67,6 @@ class Cost:
         other.become(total)
 
 
-def timed(evaluate: Callable) -> Callable:
-    """Return a method of an :class:`Objective` whose time counts, but for that of compilation."""
-
-    @functools.wraps(evaluate)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        cost, programs, start = self.cost, self.num_programs, time.perf_counter()
-        before = cost.seconds
-        found = evaluate(self, *args, **kwargs)
-        if programs == self.num_programs:
-            cost.seconds = before + time.perf_counter() - start  # with calls of the same inside
-        return found
-
-    return run
-
-
 class Rows(NamedTuple):
     """The plate of which a model sees a part."""
 
@@ -97,11 +75,32 @@ class Rows(NamedTuple):
     visited: int  #: rows of a minibatch
 
 
+def fraction(plates: dict[str, tuple[int, int]], batch: str) -> float:
+    """Which part of all rows a batch has.
+
+    :param plates: for each that is seen in parts, how many rows are seen, and how many there are.
+    :param batch: an example for words.
+    :raises ValueError: if the model sees all rows of its plates, or plates say different things.
+    """
+    found = {name: visited / size for name, (visited, size) in plates.items()}
+    if not found:
+        raise ValueError(
+            "The model takes every batch for all rows: say how many there are in all, by "
+            f"{batch}, where y has the rows of the batch."
+        )
+    first = next(iter(found.values()))
+    if not all(math.isclose(part, first) for part in found.values()):
+        words = ", ".join(f"{100 * part:.4g}% of '{name}'" for name, part in found.items())
+        raise ValueError(f"A batch has {words}: all plates must have the same part of their rows.")
+    return first
+
+
 class Objective(Protocol):
-    """Runs the model.
+    """Runs the model; what both packages share of it is here.
 
     :ivar dim: ``d``, the number of latents of all Gaussians.
     :ivar cost: of everything so far.
+    :ivar fault: which part of the data had no finite log density, in words; or nothing.
     :ivar is_subsampled: whether the model sees minibatches.
     :ivar rows: the plate that they are of, if it is one and the model can be given its rows.
     :ivar estimator: its name, one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
@@ -110,49 +109,94 @@ class Objective(Protocol):
 
     dim: int
     cost: Cost
+    fault: str = ""
     is_subsampled: bool
     rows: Rows | None
     estimator: str
     groups: Groups
+    guide: Any
+    #: A plate that has the rows of a batch, as the user writes it.
+    batch_in_words: str
+
+    def _choose(
+        self,
+        guide: Any,
+        dim: int,
+        estimator: str,
+        products: int,
+        data_size: int,
+        obstacle: Callable[[], Exception | None],
+        not_additive: Callable[[], Exception | None] | None,
+    ) -> None:
+        """Choose the estimator and its groups.
+
+        :param products: Hessian-vector products that a Hessian takes.
+        :param data_size: numbers in the model's largest argument.
+        :param obstacle: see :func:`ngvi.estimators.choice.choose`, as ``not_additive``.
+        """
+        self.guide, self.dim, self.cost = guide, dim, Cost()
+        cubature = ChainCubature.of_guide(guide)
+        options = {"has_paths": cubature is not None, "guide": guide, "not_additive": not_additive}
+        self.estimator = choose(estimator, dim, products, obstacle, **options).curvature
+        self.groups = Groups.of(self.estimator, dim, products, data_size, cubature)
+        self.sample = self.groups.sample
+        self._fractions: dict[tuple, float] = {}
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the log density is another one at each call."""
+        return self.is_subsampled
 
     @property
     def is_exact(self) -> bool:
         """Whether :meth:`bound` integrates, so that its draws bring no noise."""
+        return self.estimator == "quadrature" and not self.is_random
 
-    @property
-    def fault(self) -> str:
-        """Which part of the data had no finite log density, in words; or nothing."""
+    def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
+        """Look at a batch of the data, and return which part of all rows it is."""
+        shapes = self._take(args, kwargs)
+        if shapes not in self._fractions:
+            self._fractions[shapes] = fraction(self._parts(args, kwargs), self.batch_in_words)
+        return self._fractions[shapes]
 
-    def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
-        """Fresh groups of draws."""
+    def _take(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
+        """Take other arguments for the model's, and return the shapes of their arrays."""
 
-    def bound(self, state: State, sample: Sample) -> Estimate:
+    def _parts(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, tuple[int, int]]:
+        """Return, for each plate that is seen in parts, how many rows are seen, and all."""
+
+    def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         """Return the bound and its natural gradient; not finite where the model is not.
 
-        :param sample: of :meth:`sample`, or groups of few random draws, which have Stein's lemma.
+        :param rows: of the subsampled plate; None leaves them to the seeds of the draws.
         """
 
-    def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The log density and its gradient at vectors of all latents, shape ``(N, d)``, each by
+    def gradient(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities and their gradients at latent vectors, shape ``(N, d)``, each by
         itself.
         """
 
-    def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
-        """At vectors of all latents, shape ``(N, d)``, with the state's parameters of the model."""
+    def log_density(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return log densities at latent vectors, with the state's parameters of the model."""
 
     def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
         """As :meth:`log_density`, in double precision; None where that cannot be."""
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """Draws of all latents from the model's prior, shape ``(count, d)``; None if it has none
-        that can be sampled.
+        """Return draws of all latents from the model's prior, shape ``(count, d)``; None if it has
+        none that can be sampled.
         """
 
 
 class StateSpace(Protocol):
-    """Makes states, and reads them.
+    """Makes states, and reads them; what both packages share of it is here.
 
     :ivar initial: the state before the first step.
+    :ivar dims: the number of latents of each family, by the guide's sites.
     :ivar dim: ``d``, the number of latents of all Gaussians.
     :ivar noise_dim: numbers of noise that a draw takes, one more of a mixture.
     :ivar eps: the precision of the floating point numbers.
@@ -160,44 +204,45 @@ class StateSpace(Protocol):
     """
 
     initial: State
+    dims: dict[str, int]
     dim: int
     noise_dim: int
     eps: float
     has_model_parameters: bool
 
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        """That the latents belong to, in their order."""
+    def families(self, state: State) -> list[Any]:
+        """Return the families of a state, in the order of the sites."""
 
-    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> State:
-        """Return the initial state with ``N(mean, diag(scale^2))``, by default its own mean."""
+    def with_families(self, state: State, families: list[Any]) -> State:
+        """Return a state with other families."""
 
-    def mean_field(self, state: State) -> State:
-        """Return a state of independent latents with the same means and standard deviations."""
+    def array(self, values: np.ndarray) -> Any:
+        """Return an array of the package's own, in the precision of the families."""
+
+    def numbers(self, array: Any) -> np.ndarray:
+        """Return an array of numpy's, in double precision."""
+
+    def gaussians(self) -> dict[str, Any]:
+        """Return the ``NaturalGaussianGuide`` in the guide, by the names of their latents."""
+
+    def new_families(self, locs: list[Any], scales: list[Any]) -> list[Any]:
+        """Return families like the initial ones with these means and standard deviations."""
+
+    def all_stddevs(self, families: list[Any]) -> list[Any]:
+        """Return the standard deviations of some families."""
+        return [family.stddev for family in families]
 
     def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``, shape ``(N,)``.
+        """Return latent vectors ``mean + C z``, shape ``(N, d)``, and their ``log q``, ``(N,)``.
 
         :param noise: shape ``(N, noise_dim)``.
         """
 
     def log_q(self, state: State, theta: np.ndarray) -> np.ndarray:
-        """``log q`` of any latent vectors, shape ``(N, d)``; shape ``(N,)``."""
-
-    def components(self, state: State) -> tuple[list[State], np.ndarray]:
-        """Of a mixture: states of a space of its base, and their log weights, shape ``(K,)``."""
-
-    def mixture(self, states: list[State], log_weights: np.ndarray) -> State:
-        """Return the inverse of :meth:`components`; the states are of a space of the base."""
+        """Return ``log q`` of any latent vectors, shape ``(N, d)``; shape ``(N,)``."""
 
     def square_distance(self, state: State, theta: np.ndarray) -> float:
         """Return the squared Mahalanobis distance of one latent vector from the state's mean."""
-
-    def mean(self, state: State) -> np.ndarray:
-        """Return the mean of all latents, shape ``(d,)``."""
-
-    def stddevs(self, state: State) -> dict[str, np.ndarray]:
-        """Return standard deviations of the unconstrained latents, by the model's sites."""
 
     def model_parameters(self, state: State) -> dict[str, np.ndarray]:
         """Return the parameters of the model's own, unconstrained, by their names."""
@@ -207,6 +252,47 @@ class StateSpace(Protocol):
 
     def write(self, state: State) -> None:
         """Make a state that of the guide, if the guide keeps its parameters."""
+
+    def split(self, vectors: np.ndarray) -> list[np.ndarray]:
+        """Return the parts of vectors of all latents, shape ``(..., d)``, in the sites' order."""
+        return np.split(vectors, np.cumsum(list(self.dims.values()))[:-1], -1)
+
+    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> State:
+        """Return the initial state with ``N(mean, diag(scale^2))``, by default its own mean."""
+        mean = self.mean(self.initial) if mean is None else mean
+        vectors = mean, np.broadcast_to(scale, mean.shape).copy()
+        parts = ([*map(self.array, self.split(vector))] for vector in vectors)
+        return self.with_families(self.initial, self.new_families(*parts))
+
+    def components(self, state: State) -> tuple[list[State], np.ndarray]:
+        """Return states of a mixture's base, and their log weights, shape ``(K,)``."""
+        (family,) = self.families(state)
+        states = [self.with_families(state, [one]) for one in family.components]
+        return states, self.numbers(family.log_weights)
+
+    def mixture(self, states: list[State], log_weights: np.ndarray) -> State:
+        """Return the inverse of :meth:`components`; the states are of a space of the base."""
+        (family,), components = self.families(self.initial), [self.families(s)[0] for s in states]
+        found = type(family).of(components, self.array(log_weights))
+        return self.with_families(self.initial, [found])
+
+    def mean(self, state: State) -> np.ndarray:
+        """Return the mean of all latents, shape ``(d,)``."""
+        return np.concatenate([self.numbers(family.mean) for family in self.families(state)])
+
+    def stddevs(self, state: State) -> dict[str, np.ndarray]:
+        """Return standard deviations of the unconstrained latents, by the model's sites."""
+        found = map(self.numbers, self.all_stddevs(self.families(state)))
+        stddevs, named = dict(zip(self.dims, found, strict=True)), {}
+        for name, part in self.gaussians().items():
+            named.update(pieces(part.sites, stddevs.get(name, ())))
+        return named or stddevs
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites that the latents belong to, in their order."""
+        own = {name: part.own_sites for name, part in self.gaussians().items()}
+        return sites_of_all(self.dims, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,8 +339,6 @@ class Integrated(Forwarding):
         self._found: Estimate | None = None
 
     def bound(self, state: State, sample: Sample) -> Estimate:
-        if len(sample[0].points.weights) > self.groups.cost.num_gradients:  # a few random draws
-            return self.inner.bound(state, sample)
         if self._found is None or self._state is not state:
             self._found, self._state = self.inner.bound(state, sample[:1]), state
         return self._found.repeated(len(sample))

@@ -27,8 +27,6 @@ class Sizes(NamedTuple):
     num_marginals: int = 3  #: in the report
     num_shown: int = 10  #: marginals in the picture
     smallest_weight: float = 1e-4  #: of the mean one; smaller ones are not told apart
-    long: float = 10.0  #: a fit, in seconds, whose time is worth a word
-    dominates: float = 0.5  #: a part of it that is what takes the time
     wide: float = 1.0  #: nats of ``log w`` of which half the square is worth a second fit
 
 
@@ -89,7 +87,6 @@ def report(result: Any, complete: bool) -> str:
         "evaluations",
         f"{result.cost.gradients:,} gradients, {result.cost.products:,} Hessian-vector products, "
         f"{result.cost.values:,} values",
-        *cost_of_model(result),
     )
     add("bound", _nats(result.bound, result.bound_error))
     if hint := reparametrize(result):
@@ -107,18 +104,6 @@ def report(result: Any, complete: bool) -> str:
     if not is_good and (found := without_mode(result.guide, result.params)):
         add("without a mode", f"{found}: these stay as they are")
     return "\n".join(lines)
-
-
-def cost_of_model(result: Any) -> tuple[str, ...]:
-    """That a long fit's time is that of the model's own log density, in words, or nothing."""
-    cost, all_of_it = result.cost, result.seconds
-    if all_of_it < SIZES.long or not cost.total or cost.seconds < SIZES.dominates * all_of_it:
-        return ()
-    each = 1e3 * cost.seconds / cost.total
-    return (
-        f"of {all_of_it:.0f} s the model's own log density and its derivatives took "
-        f"{cost.seconds:.0f} s, {each:.2g} ms each",
-    )
 
 
 def second_fit(result: Any) -> str:

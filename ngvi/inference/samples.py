@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ngvi.estimators.choice import cost_of_group
-from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points, num_quintic, quintic_points, spherical_points
 from ngvi.inference.estimate import Group, Sample
@@ -137,19 +136,6 @@ class Groups(NamedTuple):
         if estimator != "spherical" or cubature is None:
             return cls(dim, cost_of_group(estimator, dim, products, data_size))
         return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1, 1), cubature)
-
-    @property
-    def is_expensive(self) -> bool:
-        """Whether a group of orthogonal points costs so much that a mean-field run comes first."""
-        has_points = self.cubature is None and self.cost.num_groups > 0
-        return has_points and self.cost.num_gradients > OPTIONS.expensive_group
-
-    def few(
-        self, rng: np.random.Generator, num_groups: int, count: int = DEFAULTS.num_gradients
-    ) -> Sample:
-        """Return groups of few random draws, which see one minibatch each."""
-        groups = Groups(self.dim, EstimateCost.of_draws(count, count, 0)).sample(rng, num_groups)
-        return [group._replace(one_batch=True) for group in groups]
 
     def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
         """Fresh groups of draws."""

@@ -4,8 +4,6 @@
   ``init_loc_fn``; narrower ones, if the bound or its gradient overflows there.
 - The prior's is ``N(prior mean, prior sd^2)``, where these are others: data in thousands leave a
   model's latents far from zero, and its scales collapse from a start that knows nothing of them.
-- A mean-field run comes first where one group of orthogonal points costs as much as tens of its
-  steps.
 - Draws of the prior and points of a box, and modes to which ascents from them lead.
 """
 
@@ -21,22 +19,14 @@ import numpy as np
 
 from ngvi.inference.estimate import Sample, State
 from ngvi.inference.map_ascent import map_ascents
-from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import LEVELS, FitOptions
-from ngvi.inference.problem import Forwarding, Problem
-from ngvi.inference.stochastic import StochasticSearch
+from ngvi.inference.problem import Problem
 
 #: Quartiles of a normal distribution are so many standard deviations apart.
 QUARTILES, APART = (0.25, 0.75), 1.349
 
-GUIDE, PRIOR, MEAN_FIELD, HIGH_POINT, DRAW = (
-    "the guide's start",
-    "the prior",
-    "a mean-field run",
-    "a point of high density",
-    "a draw",
-)
-MODE, OTHER_PARAMETERS, MISSED = "a mode", "other parameters", "where the posterior is missed"
+GUIDE, PRIOR, HIGH_POINT = "the guide's start", "the prior", "a point of high density"
+MODE, DRAW, OTHER_PARAMETERS = "a mode", "a draw", "other parameters"
 
 
 class Start(NamedTuple):
@@ -114,28 +104,6 @@ class Starts:
         if not (is_distant | is_unusual).any():
             return None
         return self._first(prior.mean, prior.sd, options.scales, PRIOR, self._sample())
-
-    def mean_field(self, monitor: Monitor, start: Start) -> Start | None:
-        """Where a few steps of a mean field lead, with few fresh draws at each."""
-        options = self.options.starts
-        problem = self.problem.replace(objective=_FewDraws(self.problem.objective))
-        state = self.problem.space.mean_field(start.state)
-        gap = LEVELS.notable
-        search = StochasticSearch(problem, self.rng, gap, self.options, monitor, state)
-        search.most_groups = search.num_groups
-        search.advance(max_steps=options.max_steps)
-        space = self.problem.space
-        sd = np.concatenate(list(space.stddevs(search.state).values()))
-        sample = self._sample()
-        found = self._at_scales(space.mean(search.state), sd, options.scales, MEAN_FIELD, sample)
-        steps = self._parameter_steps(search.state)
-        for one in found:
-            if not steps:
-                return one
-            moved = self.usable(space.moved(one.state, steps), MEAN_FIELD, sample)
-            if moved is not None:
-                return moved
-        return None
 
     def high_point(self) -> Start | None:
         """Uphill from the guide's mean and from points of high density, where all else fails."""
@@ -260,15 +228,3 @@ class Starts:
                 break
             best = start
         return best
-
-    def _parameter_steps(self, state: State) -> list[np.ndarray]:
-        space = self.problem.space
-        new, old = space.model_parameters(state), space.model_parameters(space.initial)
-        return [new[name] - old[name] for name in new]
-
-
-class _FewDraws(Forwarding):
-    """An objective of groups of few random draws, one minibatch each."""
-
-    def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
-        return self.groups.few(rng, num_groups)

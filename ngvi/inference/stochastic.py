@@ -36,7 +36,7 @@ class StochasticSearch(Search):
     def __init__(self, *args) -> None:
         super().__init__(*args)
         options = self.options.stochastic
-        self.num_groups, self.most_groups = options.min_groups, options.max_groups
+        self.num_groups = options.min_groups
         self.radius, self.step_size = LEVELS.notable, 1.0
         self._before: tuple[State, float] | None = None  # the last step's state and length
         self._step: Step | None = None  # the last, unless it was taken back
@@ -151,7 +151,7 @@ class StochasticSearch(Search):
         self._signals.append(signal)
         self.step_size = max(1.0 / (1.0 / self.step_size + 1.0), LEVELS.tiny)
         is_short = self.step_size < LEVELS.shrinkage and noise > self.tolerance
-        if is_short and self.num_groups < self.most_groups:
+        if is_short and self.num_groups < options.max_groups:
             self.num_groups *= 2
             self.step_size = min(1.0, 2.0 * self.step_size)
         count = len(self._signals)

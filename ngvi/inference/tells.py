@@ -1,38 +1,25 @@
-"""Objects that say what they have, and what a call takes."""
+"""What a call takes, and what other libraries call an attribute."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import operator
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ngvi._door import Function, check_call, door, written_here
 
-Class = TypeVar("Class", bound=type)
+__all__ = ["TellsWhatItHas", "door", "door_with_options_of", "signature_of"]
 
 
 class TellsWhatItHas:
-    """An object that says what it has in the place of an attribute, or an item, that it has not."""
+    """An object that knows what other libraries call its attributes."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or hasattr(type(self), name):
-            return object.__getattribute__(self, name)  # whose error is that of a property, maybe
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{self._meant(name)}")
-
-    def __getitem__(self, name: Any) -> Any:
-        raise TypeError(f"{type(self).__name__} has no items: it has {', '.join(self._has())}.")
-
-    def _has(self) -> list[str]:
-        return [one for one in sorted({*dir(type(self)), *vars(self)}) if not one.startswith("_")]
-
-    def _meant(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._has(), 1)
         if meant := written_here(type(self).__name__, name):
-            return f": write {meant}."
-        return f". Is {near[0]} meant?" if near else f". It has {', '.join(self._has())}."
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: write {meant}.")
+        return object.__getattribute__(self, name)  # whose error is Python's own
 
 
 def signature_of(function: Callable, follow: bool) -> inspect.Signature | None:
@@ -71,9 +58,3 @@ def door_with_options_of(*names: str) -> Callable[[Function], Function]:
         return called  # type: ignore[return-value]
 
     return with_door
-
-
-def door_of_fields(cls: Class) -> Class:
-    """A dataclass that says which fields it has."""
-    cls.__init__ = door(cls.__init__)  # type: ignore[misc]
-    return cls

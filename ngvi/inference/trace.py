@@ -7,12 +7,10 @@ import math
 
 from ngvi.inference.estimate import Estimate, Sample
 from ngvi.inference.tables import in_digits
-from ngvi.inference.tells import TellsWhatItHas
-from ngvi.latents import html
 
 
 @dataclasses.dataclass(repr=False)
-class Trace(TellsWhatItHas):
+class Trace:
     """One entry per step in each list."""
 
     #: Minus the bound, in nats, as estimated before each step.
@@ -34,12 +32,6 @@ class Trace(TellsWhatItHas):
             return "Trace(no steps)"
         first, last = (in_digits(-self.losses[index]) for index in (0, -1))
         return f"Trace({len(self)} steps, bound {first} at the first and {last} nats at the last)"
-
-    def _repr_html_(self, most: int = 10) -> str:
-        """The last steps as a table."""
-        names = ["step", *vars(self)]
-        rows = list(zip(range(1, len(self) + 1), *vars(self).values(), strict=False))
-        return html.table("", [[in_digits(cell) for cell in row] for row in rows[-most:]], names)
 
     @property
     def last_loss(self) -> float:

@@ -20,14 +20,13 @@ import numpy as np
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS, ValidationOptions
 from ngvi.inference.problem import Problem, StateSpace
-from ngvi.inference.tells import TellsWhatItHas
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10
 
 
 @dataclasses.dataclass(frozen=True)
-class Validation(TellsWhatItHas):
+class Validation:
     """The bound of one state, from draws of its own."""
 
     bound: float  #: the mean of ``log w``, in nats; minus infinity if a draw has no density

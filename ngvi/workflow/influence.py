@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ngvi.errors import check_count
-from ngvi.inference.tells import TellsWhatItHas
 from ngvi.latents import html
 from ngvi.latents.layout import Site
 from ngvi.workflow.expected import PredictorSites
@@ -22,7 +21,7 @@ from ngvi.workflow.units import Units
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Influence(Sequence, TellsWhatItHas):
+class Influence(Sequence):
     """What leaving out each row, or group, does to the posterior, the most influential first.
 
     :ivar labels: names of the rows, sorted.

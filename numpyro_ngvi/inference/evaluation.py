@@ -7,7 +7,6 @@ compiled for the first one serves the second one.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,8 +56,7 @@ class Evaluation:
         def log_density(latents: dict[str, jax.Array], others: State, key: jax.Array) -> jax.Array:
             return self.density(held, latents, {**state, **others}, key, model_key, rows, arrays)
 
-        kind = "stein" if has_few(points, self.estimator, self.cost) else self.estimator
-        estimator = curvature.make_estimator(kind, self.cost, self.at_once[0])
+        estimator = curvature.make_estimator(self.estimator, self.cost, self.at_once[0])
         estimate = estimator(log_density, here, points, not_gaussian(state))
         first = points.some(slice(len(estimate.values)))
         # Not finite, if a value is not: the search is to see it.
@@ -104,10 +102,3 @@ def by_site(dims: tuple[tuple[str, int], ...], vectors: jax.Array) -> dict[str, 
     ends = np.cumsum([dim for _, dim in dims])[:-1]
     parts = jnp.split(vectors, ends, -1)
     return {site: part for (site, _), part in zip(dims, parts, strict=True)}
-
-
-def has_few(points: Any, estimator: str, cost: EstimateCost) -> bool:
-    """Whether these are draws for Stein's lemma."""
-    if estimator == "quadrature":
-        return len(points.weights) > 1
-    return len(points.weights) < cost.num_gradients

@@ -13,13 +13,12 @@ import numpy as np
 from jax import random
 from numpyro import handlers
 
-from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, choose, points_at_once
+from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, points_at_once
 from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points
-from ngvi.inference.data_passes import fraction
+from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Sample
-from ngvi.inference.problem import Cost, Rows, timed
-from ngvi.inference.samples import ChainCubature, Groups
+from ngvi.inference.problem import Rows
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
@@ -27,7 +26,7 @@ from numpyro_ngvi.inference.evaluation import Evaluation
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import PROGRAMS, blocks, compiled, enable_x64, few_in_all
+from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64, few_in_all
 from numpyro_ngvi.tracing.prior import draws_of_prior
 from numpyro_ngvi.tracing.sites import subsampled_plates
 from numpyro_ngvi.tracing.traced import Traced, key_like
@@ -49,8 +48,10 @@ _GROUP, _POINTS, _DOUBLE = "one_group", "some_points", "in_double"
 _METHODS, _OF_VALUES = {_DOUBLE: "some_values"}, ("", EstimateCost.of_draws(0, 0, 0))
 
 
-class Objective:
+class Objective(problem.Objective):
     """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`."""
+
+    batch_in_words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
 
     def __init__(
         self,
@@ -62,24 +63,17 @@ class Objective:
         estimator: str = "auto",
     ) -> None:
         check_curvature(estimator, CURVATURES_OF_FIT)
-        self.model, self.guide, self._space = model, guide, space
-        self.cost, self.fault, self.dim = Cost(), "", space.dim
-        self._arguments = Arguments(args, kwargs)
+        self.model, self._space, self._arguments = model, space, Arguments(args, kwargs)
+        is_plain = type(guide) is NaturalGaussianGuide and not space.has_model_parameters
         products = max(curvature.num_products(family) for family in families_in(space.initial))
         obstacle = functools.partial(self._obstacle, args, kwargs)
-        cubature = ChainCubature.of_guide(guide)
-        options: dict[str, Any] = {"has_paths": cubature is not None, "guide": guide}
-        if self._is_plain():
-            options["not_additive"] = functools.partial(self._not_additive, args, kwargs)
-        choice = choose(estimator, self.dim, products, obstacle, **options)
-        kind = self.estimator = choice.curvature
+        not_additive = functools.partial(self._not_additive, args, kwargs) if is_plain else None
         data_size = self._arguments.data_size
-        self.groups = Groups.of(kind, self.dim, products, data_size, cubature)
-        self.sample, self._cost = self.groups.sample, self.groups.cost
+        self._choose(guide, space.dim, estimator, products, data_size, obstacle, not_additive)
+        self._cost = self.groups.cost
         lengths = (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array))
         num_rows = max(lengths, default=1)
-        start = space.constrain(not_gaussian(space.initial))
-        plates = subsampled_plates(model, start, args, kwargs)
+        plates = self._plates(args, kwargs)
         self.is_subsampled = bool(plates)
         self.rows = rows = Rows(*plates[0]) if len(plates) == 1 else None
         visited = rows.visited / rows.size if rows else 1.0
@@ -90,35 +84,21 @@ class Objective:
         self._values_at_once = points_at_once(visited_size)
         self._points_at_once = POINTS_AT_ONCE if visited_size <= FEW_AT_POINTS else 1
         self._traced = Traced(self._log_density)
-        self._fractions: dict[tuple, float] = {}
         self._is_for_double = True
         self._programs: dict[tuple, Callable] = {}
 
-    def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
-        """Look at a batch of the data, and return which part of all rows it is."""
+    def _plates(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, int, int]]:
+        start = self._space.constrain(not_gaussian(self._space.initial))
+        return subsampled_plates(self.model, start, args, kwargs)
+
+    def _take(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
         self._arguments.take(args, kwargs)
-        shapes = tuple(np.shape(array) for array in self._arguments.arrays)
-        if shapes not in self._fractions:
-            start = self._space.constrain(not_gaussian(self._space.initial))
-            plates = subsampled_plates(self.model, start, args, kwargs)
-            parts = {plate: (visited, size) for plate, size, visited in plates}
-            words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
-            self._fractions[shapes] = fraction(parts, words)
-        return self._fractions[shapes]
+        return tuple(np.shape(array) for array in self._arguments.arrays)
 
-    @property
-    def is_exact(self) -> bool:
-        """See :class:`ngvi.inference.problem.Objective`."""
-        return self.estimator == "quadrature" and not self.is_subsampled
+    def _parts(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, tuple[int, int]]:
+        return {plate: (seen, size) for plate, size, seen in self._plates(args, kwargs)}
 
-    @property
-    def num_programs(self) -> int:
-        """That JAX has compiled so far."""
-        return PROGRAMS.counts.compiled
-
-    @timed
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
-        """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
         self.cost.gradients += sum(len(group.points.weights) for group in sample)
         self.cost.products += len(sample) * self._cost.num_products
         dtype = self._space.dtype
@@ -138,7 +118,6 @@ class Objective:
             )
         return Estimate(np.array(values, float), naturals, mean)
 
-    @timed
     def gradient(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -150,7 +129,6 @@ class Objective:
         values, gradients = (np.concatenate(part)[: len(theta)].astype(float) for part in found)
         return values, gradients
 
-    @timed
     def log_density(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> np.ndarray:
@@ -262,11 +240,6 @@ class Objective:
                 handlers.substitute(one, data={self.rows.plate: rows}) for one in (model, guide)
             )
         return LogDensity(model, guide, args, kwargs, model_key)(latents, params, guide_key)
-
-    def _is_plain(self) -> bool:
-        """Whether nothing is random, and all parameters are the Gaussian's."""
-        has_model_parameters = self._space.has_model_parameters
-        return type(self.guide) is NaturalGaussianGuide and not has_model_parameters
 
     def _not_additive(self, args: tuple, kwargs: dict) -> Exception | None:
         """Why the log density is no sum of terms, or None."""

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi.families.draws import density_of_draw, noise_dim
+from ngvi.inference import problem
 from ngvi.inference.posterior import Parameters
 from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
-from ngvi.latents.layout import Site, pieces, sites_of_all
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.coordinates import families_in, replace_families
-from numpyro_ngvi.families.diagonal import Diagonal
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import latent_site, posteriors_in
 from numpyro_ngvi.tracing.compilation import blocks, compiled
@@ -28,7 +27,7 @@ State = dict[str, Any]
 MOST_DRAWS_AT_ONCE, NUMBERS_AT_ONCE = 256, 2**16
 
 
-class StateSpace:
+class StateSpace(problem.StateSpace):
     """Makes states, and reads them; see :class:`ngvi.inference.problem.StateSpace`.
 
     :param initial: the parameters before the first step.
@@ -39,71 +38,50 @@ class StateSpace:
         self.guide, self.initial, self.constrain = guide, initial, constrain
         families = posteriors(initial)
         self.dims = {site: family.dim for site, family in families.items()}
-        self.dim = sum(self.dims.values())
-        self.noise_dim = sum(map(noise_dim, families.values()))
+        self.dim, self.noise_dim = sum(self.dims.values()), sum(map(noise_dim, families.values()))
         self.dtype = families_in(initial)[0].loc.dtype
         self.eps = max(float(jnp.finfo(q.loc.dtype).eps) for q in families.values())
         self.has_model_parameters = bool(jax.tree.leaves(not_gaussian(initial)))
 
-    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> State:
-        mean = self.mean(self.initial) if mean is None else mean
-        scales = self._split(np.broadcast_to(scale, mean.shape))
-        families = _initial(families_in(self.initial), self._split(mean), scales)
-        return replace_families(self.initial, families)
+    def families(self, state: State) -> list[Family]:
+        return families_in(state)
 
-    def mean_field(self, state: State) -> State:
-        families = families_in(state)
-        found = [Diagonal(q.mean, sd) for q, sd in zip(families, _stddevs(families), strict=True)]
-        return replace_families(state, found)
+    def with_families(self, state: State, families: list[Family]) -> State:
+        return replace_families(state, families)
+
+    def array(self, values: np.ndarray) -> np.ndarray:
+        return values.astype(self.dtype)
+
+    def numbers(self, array: Any) -> np.ndarray:
+        return np.asarray(array, float)
+
+    def gaussians(self) -> dict[str, NaturalGaussianGuide]:
+        return {latent_site(part._parameter_name): part for part in gaussians(self.guide)}
+
+    def new_families(self, locs: list[np.ndarray], scales: list[np.ndarray]) -> list[Family]:
+        return _initial(families_in(self.initial), locs, scales)
+
+    def all_stddevs(self, families: list[Family]) -> list[jax.Array]:
+        return _stddevs(families)
 
     def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         at_once = max(1, min(MOST_DRAWS_AT_ONCE, NUMBERS_AT_ONCE // self.dim))
         some, families = blocks(noise, at_once), families_in(state)
-        theta, log_q = zip(*(_draws(families, self._split(block)) for block in some), strict=True)
+        theta, log_q = zip(*(_draws(families, self._arrays(block)) for block in some), strict=True)
         found = (np.concatenate(parts)[: len(noise)] for parts in (theta, log_q))
         return tuple(part.astype(float) for part in found)
 
     def log_q(self, state: State, theta: np.ndarray) -> np.ndarray:
         families, found = families_in(state), []
         for block in blocks(theta, MOST_DRAWS_AT_ONCE):
-            found.append(np.asarray(_log_q(families, self._split(block)), float))
+            found.append(np.asarray(_log_q(families, self._arrays(block)), float))
         return np.concatenate(found)[: len(theta)]
 
-    def components(self, state: State) -> tuple[list[State], np.ndarray]:
-        (family,) = families_in(state)
-        states = [replace_families(state, [one]) for one in family.components]
-        return states, np.asarray(family.log_weights, float)
-
-    def mixture(self, states: list[State], log_weights: np.ndarray) -> State:
-        components = [families_in(state)[0] for state in states]
-        (family,) = families_in(self.initial)
-        found = type(family).of(components, jnp.asarray(log_weights, self.dtype))
-        return replace_families(self.initial, [found])
-
     def square_distance(self, state: State, theta: np.ndarray) -> float:
-        return float(_square_distance(families_in(state), self._split(theta)))
+        return float(_square_distance(families_in(state), self._arrays(theta)))
 
-    def _split(self, vectors: np.ndarray) -> list[np.ndarray]:
-        ends = np.cumsum(list(self.dims.values()))[:-1]
-        return [part.astype(self.dtype) for part in np.split(vectors, ends, -1)]
-
-    def mean(self, state: State) -> np.ndarray:
-        return np.concatenate([np.asarray(q.mean, float) for q in families_in(state)])
-
-    def stddevs(self, state: State) -> dict[str, np.ndarray]:
-        found = _stddevs(families_in(state))
-        stddevs = {site: np.asarray(sd, float) for site, sd in zip(self.dims, found, strict=True)}
-        named: dict[str, np.ndarray] = {}
-        for part in gaussians(self.guide):
-            named.update(pieces(part.sites, stddevs[latent_site(part._parameter_name)]))
-        return named or stddevs
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        """See :class:`ngvi.inference.problem.StateSpace`."""
-        parts = gaussians(self.guide)
-        known = {latent_site(part._parameter_name): part.own_sites for part in parts}
-        return sites_of_all(self.dims, known)
+    def _arrays(self, vectors: np.ndarray) -> list[np.ndarray]:
+        return list(map(self.array, self.split(vectors)))
 
     def model_parameters(self, state: State) -> dict[str, np.ndarray]:
         found, _ = jax.tree.flatten_with_path(not_gaussian(state))

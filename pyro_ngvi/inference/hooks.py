@@ -122,7 +122,7 @@ class Hooks(shared.Hooks):
         objective, space = problem.objective, problem.space
         density, here = objective.density, space.by_site(state)
         is_mapped = isinstance(result.guide, ReparametrizedGaussianGuide)
-        rows = density, here, space.split, objective.draws_per_pass, is_mapped
+        rows = density, here, space.tensors, objective.draws_per_pass, is_mapped
         return ModelRows(*rows, functools.partial(replay, density, result.guide))
 
     @torch.no_grad()

@@ -13,12 +13,10 @@ from pyro.distributions.transforms import biject_to
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 
-from ngvi.estimators.choice import choose
 from ngvi.estimators.points import mixture_in
-from ngvi.inference.data_passes import fraction
+from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Group, Sample
-from ngvi.inference.problem import Cost, Rows, timed
-from ngvi.inference.samples import ChainCubature, Groups
+from ngvi.inference.problem import Rows
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import (
     FromGradients,
@@ -44,12 +42,14 @@ FEW_DRAWS = 5
 MOST_NUMBERS = 2**25
 
 
-class Objective:
+class Objective(problem.Objective):
     """Runs a model with a guide; see :class:`ngvi.inference.problem.Objective`.
 
     :param space: of both, which gets the guide's families here.
     :param plan: of both with these arguments, if it is known.
     """
+
+    batch_in_words = "pyro.plate('data', num_rows, subsample=y)"
 
     def __init__(
         self,
@@ -61,9 +61,7 @@ class Objective:
         estimator: str = "auto",
         plan: Plan | None = None,
     ) -> None:
-        self.args, self.kwargs = args, kwargs
-        self.cost, self.fault = Cost(), ""
-        self._model, self._guide = model, guide
+        self.args, self.kwargs, self._model = args, kwargs, model
         self._space, self._each_row = space, EachRow()
         # As NUTS takes it.
         if plan is None:
@@ -72,38 +70,30 @@ class Objective:
             self._plan, self._density = plan, plan.density(args, kwargs)
         self._leaves = list(space.live.values())
         space.bind(self._density.posteriors)
-        self.dim = space.dim
         products = max(num_products(family) for family in space.initial.families)
-        cubature = ChainCubature.of_guide(guide)
-        not_additive = self._not_additive if self._is_plain() else None
-        options = {"has_paths": cubature is not None, "guide": guide, "not_additive": not_additive}
-        choice = choose(estimator, self.dim, products, self._obstacle, **options)
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
-        groups = Groups.of(choice.curvature, self.dim, products, data_size, cubature)
-        self.estimator, self.groups, self.sample = choice.curvature, groups, groups.sample
-        self._cost = groups.cost
-        self._estimator = make_estimator(choice.curvature, groups.cost, self._plan)
-        self._by_few = make_estimator("stein", groups.cost, self._plan)
-        self._fractions: dict[tuple, float] = {}
+        not_additive = self._not_additive if self._is_plain(guide) else None
+        how = estimator, products, data_size, self._obstacle, not_additive
+        self._choose(guide, space.dim, *how)
+        self._cost = self.groups.cost
+        self._estimator = make_estimator(self.estimator, self._cost, self._plan)
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
         indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
         if len(indices) == 1:
             ((plate, visited),) = indices.items()
             self.rows = Rows(plate, sizes[plate], len(visited))
 
-    def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
-        """Look at a batch of the data, and return which part of all rows it is."""
+    def _take(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
         self.args, self.kwargs, self.is_subsampled = args, kwargs, False
         self._density = self._plan.density(args, kwargs)
-        shapes = tuple(tuple(tensor.shape) for tensor in _tensors((args, kwargs)))
-        if shapes not in self._fractions:
-            seen = SeesRows(self._model)
-            with repeatable_noise(), quiet(), poutine.block(), torch.no_grad():
-                trace = poutine.trace(self._guide).get_trace(*args, **kwargs)
-                poutine.replay(seen, trace=trace)(*args, **kwargs)
-            parts = {name: part for name, part in seen.parts.items() if part.visited < part.size}
-            self._fractions[shapes] = fraction(parts, "pyro.plate('data', num_rows, subsample=y)")
-        return self._fractions[shapes]
+        return tuple(tuple(tensor.shape) for tensor in _tensors((args, kwargs)))
+
+    def _parts(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, tuple[int, int]]:
+        seen = SeesRows(self._model)
+        with repeatable_noise(), quiet(), poutine.block(), torch.no_grad():
+            trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
+            poutine.replay(seen, trace=trace)(*args, **kwargs)
+        return {name: part for name, part in seen.parts.items() if part.visited < part.size}
 
     @property
     def density(self) -> LogDensity:
@@ -121,24 +111,15 @@ class Objective:
         return self._plan.facts.guide_is_enumerated
 
     @property
-    def is_exact(self) -> bool:
-        """See :class:`ngvi.inference.problem.Objective`."""
-        return self.estimator == "quadrature" and not self._is_random
-
-    @property
-    def _is_random(self) -> bool:
+    def is_random(self) -> bool:
         return self._plan.facts.is_stochastic or self.is_subsampled
 
-    num_programs = 0  # that are compiled: Pyro has none
-
-    @timed
     @torch.no_grad()
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
-        """:param rows: of the subsampled plate; None leaves them to the seeds of the draws."""
         self.cost.gradients += sum(len(group.points.weights) for group in sample)
         self.cost.products += len(sample) * self._cost.num_products
         self._space.put(state)
-        if self._is_random or self._is_single():
+        if self.is_random or self._is_single():
             found = [self._seeded(state, group, rows) for group in sample]
         else:
             found = [self._measured(state, self._density, sample)]
@@ -152,7 +133,6 @@ class Objective:
         )
         return Estimate(_numpy(torch.cat(bounds)), naturals.cpu().numpy(), direction)
 
-    @timed
     @torch.no_grad()
     def gradient(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
@@ -169,7 +149,7 @@ class Objective:
     def _gradients_at(
         self, theta: np.ndarray, rows: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        latents = self._space.split(theta)
+        latents = self._space.tensors(theta)
         weights = torch.ones_like(next(iter(latents.values()))[:, 0])
         with repeatable_noise():
             torch.manual_seed(0)
@@ -178,25 +158,23 @@ class Objective:
         by_site = [_numpy(part) for part in gradients.values()]
         return _numpy(values), np.concatenate(by_site, 1)
 
-    @timed
     @torch.no_grad()
     def log_density(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> np.ndarray:
         self.cost.values += len(theta)
         self._space.put(state)
-        return self._in_passes(self._space.split(theta), lambda: self._new_density(rows))
+        return self._in_passes(self._space.tensors(theta), lambda: self._new_density(rows))
 
     @torch.no_grad()
     def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
-        is_random = self.is_subsampled or self._plan.facts.is_stochastic
-        if is_random or isinstance(self._guide, ReparametrizedGaussianGuide):
+        if self.is_random or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
         if sum(tensor.numel() for tensor in _tensors((self.args, self.kwargs))) > MOST_NUMBERS:
             return None
         self.cost.values += len(theta)
         self._space.put(state)
-        latents = self._space.split(theta, in_double=True)
+        latents = self._space.tensors(theta, in_double=True)
         try:
             with repeatable_noise():  # it runs the guide
                 density = self._plan.density(*_in_double((self.args, self.kwargs)))
@@ -206,7 +184,7 @@ class Objective:
 
     @torch.no_grad()
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        guide = self._guide
+        guide = self.guide
         if type(guide) is not NaturalGaussianGuide or guide.create_plates is not None:
             return None
         self._space.put(self._space.initial)
@@ -278,7 +256,7 @@ class Objective:
         parameters.
         """
         here = self._space.by_site(state)
-        noise = self._space.split(np.concatenate([group.points.noise for group in sample]))
+        noise = self._space.tensors(np.concatenate([group.points.noise for group in sample]))
         weights = np.concatenate([group.points.weights for group in sample])
         points = PointsBySite(noise, torch.as_tensor(weights).to(state.families[0].loc))
         evaluate = estimators.Differentiator(density, self._plan, self._leaves)
@@ -290,11 +268,9 @@ class Objective:
             rows = flat(list(estimate.directions.values()))[None]
             return bound[None], rows, [gradient for _, gradient in estimate.params]
         found, count = evaluate(here, points, weighted=True), len(sample)
-        has_few = len(weights) < count * self._cost.num_gradients
-        estimator = self._by_few if has_few else self._estimator
         gains = points.weights * (found.values - log_q(here, points.noise))
         rows = [
-            estimator.of_groups(
+            self._estimator.of_groups(
                 family,
                 found.gradients[site].reshape(count, -1, family.dim),
                 noise[site].reshape(count, -1, family.dim),
@@ -309,13 +285,10 @@ class Objective:
     def _rows(self, function: Callable[..., Family], *stacks: Tensor) -> Tensor:
         return self._each_row(lambda *rows: flat([function(*rows)]), *stacks)
 
-    def _is_plain(self) -> bool:
+    def _is_plain(self, guide: Any) -> bool:
         """Whether nothing is random, and all parameters are the Gaussian's."""
-        is_random = self._plan.facts.is_stochastic
-        has_model_parameters = self._space.has_model_parameters
-        return (
-            type(self._guide) is NaturalGaussianGuide and not has_model_parameters and not is_random
-        )
+        is_plain = type(guide) is NaturalGaussianGuide and not self._space.has_model_parameters
+        return is_plain and not self._plan.facts.is_stochastic
 
     def _not_additive(self) -> Exception | None:
         return estimators.why_not_additive(self._density)

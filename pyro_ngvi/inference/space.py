@@ -15,11 +15,10 @@ from torch.distributions import transform_to
 from torch.distributions.constraints import real
 
 from ngvi.families.draws import density_of_draw, noise_dim
+from ngvi.inference import problem
 from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
-from ngvi.latents.layout import Site, pieces, sites_of_all
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
-from pyro_ngvi.families.diagonal import Diagonal
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
 
@@ -33,7 +32,7 @@ class State(NamedTuple):
     ]  #: of the model's own, unconstrained, by their names in the parameter store
 
 
-class StateSpace:
+class StateSpace(problem.StateSpace):
     """Makes states, and reads them; see :class:`ngvi.inference.problem.StateSpace`.
 
     The parameters in the store stay as they are: only those of the model's own are live, those of
@@ -58,14 +57,14 @@ class StateSpace:
         :param posteriors: with live coordinates, by the guide's sites.
         """
         self._live = {site: posteriors[site] for site in sorted(posteriors)}
-        self.dims = {site: family.detach().dim for site, family in self._live.items()}
-        self.dim = sum(self.dims.values())
-        self.noise_dim = sum(noise_dim(family) for family in self._live.values())
         self.initial = State(
             [family.detach().map(torch.clone) for family in self._live.values()],
             {name: leaf.detach().clone() for name, leaf in self.live.items()},
         )
-        self.eps = max(torch.finfo(family.loc.dtype).eps for family in self.initial.families)
+        families = self.initial.families
+        self.dims = {site: family.dim for site, family in zip(self._live, families, strict=True)}
+        self.dim, self.noise_dim = sum(self.dims.values()), sum(map(noise_dim, families))
+        self.eps = max(torch.finfo(family.loc.dtype).eps for family in families)
 
     # -- states -----------------------------------------------------------------------
 
@@ -73,68 +72,47 @@ class StateSpace:
         """The families by the guide's sites."""
         return dict(zip(self.dims, state.families, strict=True))
 
-    def split(self, vectors: np.ndarray, in_double: bool = False) -> dict[str, Tensor]:
+    def tensors(self, vectors: np.ndarray, in_double: bool = False) -> dict[str, Tensor]:
         """Vectors of all latents, by the guide's sites; shape ``(..., d)``."""
-        parts = np.split(vectors, np.cumsum(list(self.dims.values()))[:-1], -1)
-        return {
-            site: torch.as_tensor(part).to(family.loc.double() if in_double else family.loc)
-            for part, (site, family) in zip(parts, self.by_site(self.initial).items(), strict=True)
-        }
+        parts = zip(self.dims, self.split(vectors), strict=True)
+        like = self.initial.families[0].loc
+        like = like.double() if in_double else like
+        return {site: torch.as_tensor(part).to(like) for site, part in parts}
 
-    def at(self, mean: np.ndarray | None, scale: float | np.ndarray) -> State:
-        mean = self.mean(self.initial) if mean is None else mean
-        locs, scales = self.split(mean), self.split(np.broadcast_to(scale, mean.shape).copy())
-        families = self.by_site(self.initial).items()
-        return self.initial._replace(
-            families=[family.initial(locs[site], scales[site]) for site, family in families]
-        )
+    def families(self, state: State) -> list[Family]:
+        return state.families
 
-    def mean_field(self, state: State) -> State:
-        return state._replace(families=[Diagonal(q.mean, q.stddev) for q in state.families])
+    def with_families(self, state: State, families: list[Family]) -> State:
+        return state._replace(families=families)
+
+    def array(self, values: np.ndarray) -> Tensor:
+        return torch.as_tensor(values).to(self.initial.families[0].loc)
+
+    def numbers(self, array: Tensor) -> np.ndarray:
+        return array.detach().double().cpu().numpy()
+
+    def gaussians(self) -> dict[str, NaturalGaussianGuide]:
+        return {f"_{part._pyro_name}_latent": part for part in gaussians(self.guide)}
+
+    def new_families(self, locs: list[Tensor], scales: list[Tensor]) -> list[Family]:
+        parts = zip(self.initial.families, locs, scales, strict=True)
+        return [family.initial(loc, scale) for family, loc, scale in parts]
 
     @torch.no_grad()
     def draw(self, state: State, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        families, by_site = self.by_site(state), self.split(noise)
-        theta = [family.sample(by_site[site]) for site, family in families.items()]
-        found = sum(density_of_draw(family, by_site[site]) for site, family in families.items())
-        return _numpy(torch.cat(theta, -1)), _numpy(found)
+        pairs = list(zip(state.families, self.tensors(noise).values(), strict=True))
+        theta = torch.cat([family.sample(z) for family, z in pairs], -1)
+        return self.numbers(theta), self.numbers(sum(density_of_draw(*pair) for pair in pairs))
 
     @torch.no_grad()
     def log_q(self, state: State, theta: np.ndarray) -> np.ndarray:
-        latents, families = self.split(theta), self.by_site(state).items()
-        return sum(_numpy(family.log_prob(latents[site])) for site, family in families)
-
-    def components(self, state: State) -> tuple[list[State], np.ndarray]:
-        (family,) = state.families
-        states = [state._replace(families=[one]) for one in family.components]
-        return states, _numpy(family.log_weights)
-
-    def mixture(self, states: list[State], log_weights: np.ndarray) -> State:
-        (family,), components = self.initial.families, [one.families[0] for one in states]
-        logits = torch.as_tensor(log_weights).to(family.loc)
-        return self.initial._replace(families=[type(family).of(components, logits)])
+        pairs = zip(state.families, self.tensors(theta).values(), strict=True)
+        return sum(self.numbers(family.log_prob(one)) for family, one in pairs)
 
     @torch.no_grad()
     def square_distance(self, state: State, theta: np.ndarray) -> float:
-        latents, families = self.split(theta), self.by_site(state).items()
-        return sum(float(family.whiten(latents[s][None]).square().sum()) for s, family in families)
-
-    def mean(self, state: State) -> np.ndarray:
-        return np.concatenate([_numpy(family.mean) for family in state.families])
-
-    def stddevs(self, state: State) -> dict[str, np.ndarray]:
-        stddevs = {site: _numpy(q.stddev) for site, q in self.by_site(state).items()}
-        named: dict[str, np.ndarray] = {}
-        for part in gaussians(self.guide):
-            named.update(pieces(part.sites, stddevs.get(f"_{part._pyro_name}_latent", ())))
-        return named or stddevs
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        """See :class:`ngvi.inference.problem.StateSpace`."""
-        parts = gaussians(self.guide)
-        known = {f"_{part._pyro_name}_latent": part.own_sites for part in parts}
-        return sites_of_all(self.dims, known)
+        pairs = zip(state.families, self.tensors(theta).values(), strict=True)
+        return sum(float(family.whiten(one[None]).square().sum()) for family, one in pairs)
 
     def model_parameters(self, state: State) -> dict[str, np.ndarray]:
         return {name: value.detach().cpu().numpy() for name, value in state.parameters.items()}
@@ -231,7 +209,3 @@ def _shapes(coordinates: dict[str, Tensor]) -> dict[str, tuple]:
 def _leaf(value: Tensor) -> Tensor:
     """The unconstrained tensor in the store, of a parameter's value."""
     return getattr(value, "unconstrained", lambda: value)()
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().double().cpu().numpy()

@@ -39,10 +39,6 @@ class State:
         return np.exp(self.log_scale)
 
 
-class ExpensiveGroups(Groups):
-    is_expensive = True
-
-
 @dataclasses.dataclass
 class Target:
     """An objective and a space.
@@ -57,7 +53,6 @@ class Target:
     :ivar of_prior: mean and standard deviation of the prior, if it can be sampled.
     :ivar is_exact: whether the bound is integrated.
     :ivar double: the log density in double precision.
-    :ivar collapsed: the state of a mean field, if it is another.
     """
 
     smooth: Callable
@@ -71,10 +66,8 @@ class Target:
     of_prior: tuple | None = None
     is_subsampled: bool = False
     is_exact: bool = False
-    is_expensive: bool = False
     leaves_out_correlations: bool = False
     double: Callable | None = None
-    collapsed: State | None = None
     start: tuple = (0.0, 1.0)
     eps: float = 2.0**-52
     estimator: str = "spherical"
@@ -87,8 +80,7 @@ class Target:
         mean, scale = (np.broadcast_to(part, (self.dim,)).astype(float) for part in self.start)
         self.initial = State(mean, np.log(scale), own)
         self.noise_dim = self.dim
-        groups = Groups.of("spherical", self.dim, 0, 1)
-        self.groups = (ExpensiveGroups if self.is_expensive else Groups)(*groups)
+        self.groups = Groups.of("spherical", self.dim, 0, 1)
         self.written, self.asked, self.num_doubled = [], [], 0
 
     def problem(self):
@@ -167,9 +159,6 @@ class Target:
     def at(self, mean, scale):
         mean = self.initial.mean if mean is None else mean
         return State(mean, np.log(np.broadcast_to(scale, (self.dim,))), self.initial.own)
-
-    def mean_field(self, state):
-        return state if self.collapsed is None else self.collapsed
 
     def draw(self, state, noise):
         return state.mean + state.scale * noise, normal(noise) - state.log_scale.sum()

@@ -156,9 +156,6 @@ def test_batches_of_unequal_sizes_in_any_order_give_the_fit_of_all_rows(name):
             UserWarning, match=r"not finite at any start.*batch 2, counted from zero"
         ):
             assert not ppl.fit(model, batches=bad, scale=0.5).converged
-        empty = ppl.array(X[:0]), ppl.array(y[:0])
-        with pytest.raises(ValueError, match="Batch 0 of batches=.*Leave an empty batch out"):
-            ppl.fit(model, batches=[empty, *bad], scale=0.5)
         with pytest.raises(ValueError, match=r"cover 80% of the rows.*drop_last"):
             ppl.fit(model, batches=[tuple(map(ppl.array, part)) for part in parts[:2]], scale=0.5)
 
