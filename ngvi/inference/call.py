@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._warn import warn
 from ngvi.errors import check_model
 from ngvi.inference.api import account, found_optima, no_start, optimise
 from ngvi.inference.arguments import ModelCall
@@ -19,8 +20,8 @@ from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
 from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites, without_density
 from ngvi.inference.mixture_fit import AUTO, check_beside, check_density, mixed
-from ngvi.inference.mode_centred import Attempt, alone, check_reparametrize, is_worthwhile, tried
-from ngvi.inference.monitor import COMPONENTS, LOCALS
+from ngvi.inference.mode_centred import Attempt, alone, check_reparametrize, compared
+from ngvi.inference.monitor import COMPONENTS
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import NOT_CONVERGED, Ending, Outcome
@@ -99,23 +100,30 @@ class FitCall:
 
     def by_modes(self, first: Ready) -> Attempt | None:
         """A fit with locals by their modes, which may be all that is needed."""
-        set_up = partial(self._mode_centred(first), None)
+
+        def make(model: Callable, init_loc_fn: Callable) -> Any:
+            return self.mode_centred_guide(model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
+
+        set_up = partial(self.set_up, None, make, first.model, "auto")
         return alone(first, self.reparametrize, set_up, self._searched_by_modes, self.request)
 
     def _searched_by_modes(self, problem: Problem, is_good: Callable) -> Outcome:
         return self._optimise(problem, self.request, is_good=is_good)
 
-    def second(
+    def better(
         self, first: Ready, outcome: Outcome, at_first: Attempt | None
     ) -> tuple[Ready, Outcome]:
-        """A second fit with locals by their modes, and which of both is kept."""
-        insists, self.monitor.phase = self.reparametrize is True, LOCALS
-        set_up, options = self._mode_centred(first), self.request.options
-        spent = first.problem.objective.cost.total / max(1.0, self.request.share)
-        patience = max(0, options.multi_start.patience - math.ceil(spent))
-        own = dataclasses.replace(options.multi_start, patience=patience)
-        search = partial(self.optimise, options=dataclasses.replace(options, multi_start=own))
-        return tried(first, outcome, set_up, search, self.rng, self.request, insists, at_first)
+        """The better of a Gaussian over all latents and a fit with locals by their modes."""
+        insists, found = self.reparametrize is True, (first, outcome)
+        if at_first is not None:
+            found = compared(first, outcome, at_first, self.rng, self.request, insists)
+        if insists and found[0] is first and outcome.ending is None:
+            warn(
+                "reparametrize=True has had no effect, and the Gaussian over all latents is kept: "
+                "locals by their modes came to no better end. The report of "
+                "fit(..., guide=ReparametrizedGaussianGuide(model)) tells why."
+            )
+        return found
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """A search for several components that goes on from one Gaussian."""
@@ -266,23 +274,9 @@ class FitCall:
         found = None if self.is_mixed else self.by_modes(ready)
         if found is not None and found.is_enough:
             return found.ready, found.outcome, found.ready.problem
-        outcome = self.optimise(problem, state)
-        first = ready
+        outcome, first = self.optimise(problem, state), ready
         if self.is_mixed:
             ready, outcome = self.mixed(ready, outcome)
-        is_one = ready is first
-        if is_one and is_worthwhile(self.reparametrize, ready, outcome, self.request):
-            ready, outcome = self.second(ready, outcome, found)
+        else:
+            ready, outcome = self.better(ready, outcome, found)
         return ready, outcome, problem if ready is first else ready.problem
-
-    def _mode_centred(self, first: Ready) -> Callable[[np.ndarray | None], Ready]:
-        """Sets up a fit by modes, whose Newton's method begins at a latent vector, if any."""
-
-        def set_up(mean: np.ndarray | None) -> Ready:
-            def make(model: Callable, init_loc_fn: Callable) -> Any:
-                options = {"init_loc_fn": init_loc_fn, "init_scale": INIT_SCALE}
-                return self.mode_centred_guide(model, **options).begun_at(mean)
-
-            return self.set_up(None, make, first.model, "auto")
-
-        return set_up

@@ -22,7 +22,6 @@ LOGGER = logging.getLogger("ngvi")
 
 #: What a fit does, one after another.
 OPTIMUM, OTHERS, VERIFYING = "optimum", "other optima", "verifying"
-LOCALS = "locals by their modes"
 COMPONENTS = "components"
 #: The bar: no share of a whole, which nobody knows.
 FORMAT = "fit: {desc}, {n} steps, {elapsed}{postfix}"

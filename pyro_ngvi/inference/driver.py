@@ -125,36 +125,33 @@ class _FitCall(FitCall):
         return ready
 
     def by_modes(self, first: Ready) -> Attempt | None:
-        return self._beside(first, super().by_modes)
+        store = pyro.get_param_store()
+        before = store.get_state()
+        found = super().by_modes(first)
+        self._at_first = store.get_state()
+        if found is not None and found.is_enough:
+            forget_others(first.guide)
+        else:
+            store.clear()
+            store.set_state(before)
+        return found
 
-    def second(
+    def better(
         self, first: Ready, outcome: Outcome, at_first: Attempt | None
     ) -> tuple[Ready, Outcome]:
-        found = self._beside(first, super().second, outcome, at_first)
-        if at_first is not None and found[0] is at_first.ready:
+        found = super().better(first, outcome, at_first)
+        if found[0] is not first:
             pyro.get_param_store().set_state(self._at_first)
             forget_others(first.guide)
         return found
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
-        return self._beside(first, super().mixed, outcome, forgets=False)
-
-    def _beside(self, first: Ready, fit: Callable, *given: Any, forgets: bool = True) -> Any:
-        """What another fit comes to; the store is as it was if that is not kept.
-
-        :param forgets: whether the first guide's parameters go if it is.
-        """
         store = pyro.get_param_store()
         before = store.get_state()
-        found = fit(first, *given)
-        is_whole = not isinstance(found, Attempt) or found.is_enough
-        if not is_whole:
-            self._at_first = store.get_state()
-        if found is None or found[0] is first or not is_whole:
+        found = super().mixed(first, outcome)
+        if found[0] is first:
             store.clear()
             store.set_state(before)
-        elif forgets:
-            forget_others(first.guide)
         return found
 
     def set_up_mixture(self, first: Ready, count: int) -> Ready:

@@ -5,6 +5,7 @@ What it decides is tested on problems of numpy, the first ones here; the rest ta
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 
 from ngvi.inference import mode_centred
 from ngvi.inference.certificate import Certificate
-from ngvi.inference.mode_centred import BY_MODES, alone, tried
+from ngvi.inference.mode_centred import BY_MODES, Attempt, alone, compared
 from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import Levels
 from ngvi.inference.outcome import Outcome
@@ -55,40 +56,32 @@ def ended(
     return Outcome(best, [best], exploration, **options)
 
 
-def compared(first, second, outcome, other, insists=False, calls=None, request=REQUEST, **given):
-    def search(problem, state, num_steps):
-        problem.objective.cost.gradients += 7
-        if calls is not None:
-            calls.append((state, num_steps))
-        return other
-
-    rng = np.random.default_rng(0)
-    return tried(first, outcome, lambda mean: second, search, rng, request, insists, **given)
+def pair(gain=0.0, status=Status.OPTIMUM, away=0.0, own=None):
+    """A Gaussian over all latents that has ended, and what came before it by modes."""
+    one, two = ready(own=own), ready(gain, own=own)
+    outcome, other = ended(losses=(2.0, 1.0)), ended(status, gain)
+    mean = CENTRE + np.array([away * SCALE[0], 2.0, 2.0])  # of standardised locals any
+    for end in (outcome, other):
+        end.optimum.state = dataclasses.replace(BEST, own=np.zeros(0) if own is None else own)
+    return one, outcome, Attempt(two, other, False), mean
 
 
 @pytest.mark.parametrize(
-    ("gain", "first", "second", "is_better", "words"),
+    ("gain", "is_better", "words"),
     [
-        (1.5, Status.OPTIMUM, Status.OPTIMUM, True, "1.50 nats below"),
-        (-1.5, Status.OPTIMUM, Status.OPTIMUM, False, "1.50 nats below"),
-        (0.0, Status.OPTIMUM, Status.OPTIMUM, True, "0.00 nats above"),
-        (-0.04, Status.OPTIMUM, Status.OPTIMUM, True, "0.04 nats above"),
-        (-0.06, Status.OPTIMUM, Status.OPTIMUM, False, "0.06 nats below"),
-        (1.5, Status.OPTIMUM, Status.NOISE, False, "1.50 nats above, not at its optimum"),
-        (1.5, Status.STUCK, Status.NOISE, True, "1.50 nats below"),
+        (1.5, True, "1.50 nats below"),
+        (-1.5, False, "1.50 nats below"),
+        (0.0, True, "0.00 nats above"),
+        (-0.04, True, "0.04 nats above"),
+        (-0.06, False, "0.06 nats below"),
     ],
 )
-def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(
-    gain, first, second, is_better, words
-):
-    one, two, begun = ready(), ready(gain), []
-    outcome, other = ended(first, losses=(2.0, 1.0)), ended(second, gain)
-    one.problem.objective.cost.gradients = 30
-    kept, found = compared(one, two, outcome, other, calls=begun)
-    assert kept is (two if is_better else one)
-    assert kept.problem.objective.cost.gradients == 37  # of both
-    assert found.optimum is (other if is_better else outcome).optimum
-    assert found.optimum.trace.losses[:2] == [2.0, 1.0]
+def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(gain, is_better, words):
+    one, outcome, at_first, _ = pair(gain)
+    kept, found = compared(one, outcome, at_first, np.random.default_rng(0), REQUEST)
+    assert kept is (at_first.ready if is_better else one)
+    assert found.optimum is (at_first.outcome if is_better else outcome).optimum
+    assert not is_better or found.optimum.trace.losses[:2] == [2.0, 1.0]
     result = SimpleNamespace(restarts=found.restarts(0.1))
     kind, other = "by their modes given the rest", "as they are"
     kind, other = (kind, other) if is_better else (other, kind)
@@ -99,42 +92,39 @@ def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(
         "the guide's start": words if is_better else "kept",
     }
     assert found.exploration is outcome.exploration
-    # It begins at the globals of the first fit, with standard normal locals.
-    state, num_steps = begun[0]
-    np.testing.assert_allclose(state.mean, [1.0, 0.0, 0.0])
-    np.testing.assert_allclose(state.scale, [0.5, 1.0, 1.0])
-    assert num_steps == 2
 
 
-def first(outcome, how="auto", set_up=ready, effort="standard", **options):
-    """What comes of locals by their modes, before anything else is fitted."""
+@pytest.mark.parametrize(
+    ("status", "away", "own", "is_there"),
+    [
+        (Status.OPTIMUM, 0.9, None, True),
+        (Status.OPTIMUM, 1.1, None, False),
+        (Status.NOISE, 0.0, None, False),
+        (Status.OPTIMUM, 0.0, np.zeros(1), False),
+    ],
+)
+def test_the_two_are_compared_where_they_came_to_the_same_globals(status, away, own, is_there):
+    one, outcome, at_first, mean = pair(1.5, status, away, own)
+    moved = dataclasses.replace(at_first.outcome.optimum.state, mean=mean)
+    at_first.outcome.optimum.state = moved
+    kept, found = compared(one, outcome, at_first, np.random.default_rng(0), REQUEST)
+    assert bool(found.by_modes) is is_there
 
-    def search(problem, is_good):
-        problem.objective.cost.gradients += 7
-        outcome.was_good = is_good(outcome.optimum)
-        return outcome
 
-    one = ready(sites=WITH_A_GLOBAL, **options)
-    request = Request(0.05, 100, effort=effort)
-    found = alone(one, how, set_up, search, request)
-    return found, one.problem.objective.cost.gradients
-
-
-def test_a_second_fit_that_fails_does_not_lose_the_first_but_a_callback_ends_both():
-    def failing(problem, state, num_steps):
+def test_an_error_of_the_fit_by_modes_is_not_told_but_a_callback_ends_both():
+    def failing(problem, is_good):
         raise RuntimeError("out of memory")
 
-    def stopped(problem, state, num_steps):
+    def stopped(problem, is_good):
         def users(*_):
             raise RuntimeError("that will do")
 
         Request(0.05, 10, callback=users).monitor().after_step(1.0, 0.0)
 
-    one, outcome, rng = ready(), ended(), np.random.default_rng(0)
-    with pytest.warns(UserWarning, match="second fit.*out of memory"):
-        assert tried(one, outcome, lambda _: ready(), failing, rng, REQUEST) == (one, outcome)
+    one = ready(sites=WITH_A_GLOBAL)
+    assert alone(one, "auto", ready, failing, REQUEST) is None
     with pytest.raises(RuntimeError, match="that will do"):
-        tried(one, outcome, lambda _: ready(), stopped, rng, REQUEST)
+        alone(one, "auto", ready, stopped, REQUEST)
 
 
 # -- one model in both packages -------------------------------------------------------
