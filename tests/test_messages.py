@@ -379,7 +379,6 @@ MISTAKES = {
     "result.get_samples": r"no attribute 'get_samples': write result.sample\(1000\)",
     "result.bananas": "no attribute 'bananas'",
     "result.diagnostics.khat": "Diagnostics has no .*'khat': write pareto_k",
-    "result.trace.loss": "Trace has no attribute 'loss'. Is losses meant",
     "result.summary('beta')": "var_names= has 'beta'; the latent sites are 'weights'",
     "result.summary(prob=95)": "prob must be between 0 and 1",
     "result.sample(10, corrected='yes')": "corrected",
