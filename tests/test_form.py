@@ -154,8 +154,6 @@ SHARED_CLASS_NAMES = {
     ),
     "VOGN": "that of a plain loop in torch, and those of SVI",
     "Estimator": "of these, the base in ngvi and the protocol in the packages",
-    "Objective": "a protocol in ngvi, which a class need not name",
-    "StateSpace": "a protocol in ngvi, which a class need not name",
     "Matrices": "the base in ngvi has a base of the packages between",
     "IVON": "for loops without a PPL (ngvi.torch), and for Pyro's",
 }
