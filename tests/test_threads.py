@@ -11,7 +11,6 @@ import pytest
 
 from tests import models
 from tests.models import Y
-from tests.ppl import load
 
 SHIFTS, STEPS = (0.0, 1.0, 2.0), 30
 
@@ -75,20 +74,3 @@ def test_steps_of_several_threads_do_not_get_into_each_others_way(ppl, style):
         _together(work, SHIFTS)
     exact = [models.LOCATION_VARIANCE * (Y + shift).sum() for shift in SHIFTS]
     np.testing.assert_allclose([means[shift] for shift in SHIFTS], exact, atol=0.02)
-
-
-def test_guides_that_would_share_their_parameters_are_refused_in_threads_too_pyro():
-    pytest.importorskip("pyro")
-    ppl = load("pyro")
-    ppl.forget()
-    guides = []
-
-    def work(shift):
-        svi = _svi(ppl)
-        guides.append(svi.guide)  # still there
-        for _ in range(5):
-            svi.step(ppl.array(Y + shift))
-
-    with ppl.float64(), pytest.raises(ValueError, match="module_local_params"):
-        _together(work, SHIFTS[:2])
-    ppl.forget()

@@ -11,6 +11,7 @@ from ngvi.families.curvature import (
     natural_gradient_from_points,
     spread_of,
 )
+from ngvi.families.draws import has_free_scales
 from ngvi.latents.layout import Layout
 from ngvi.linalg.matrices import symmetric
 
@@ -53,6 +54,9 @@ class DenseFamily(Family):
     def lower_factor(self) -> Array:
         """The lower triangular ``C`` with a positive diagonal and ``Sigma = C C^T``."""
         raise NotImplementedError
+
+
+has_free_scales.register(DenseFamily, lambda family: True)
 
 
 @natural_gradient_from_points.register(DenseFamily)

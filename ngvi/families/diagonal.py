@@ -12,6 +12,7 @@ from typing import ClassVar, Self
 
 from ngvi.families import steps
 from ngvi.families.base import Array, Family
+from ngvi.families.draws import has_free_scales
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,6 +105,9 @@ class Diagonal(Family):
     def retract(self, step: Self) -> Self:
         scale = self.ops.keep_off_zero(self._bound().scale, self.scale + step.scale)
         return type(self)(self.loc + step.loc, scale)
+
+
+has_free_scales.register(Diagonal, lambda family: True)
 
 
 @steps.leaves_out_correlations.register(Diagonal)

@@ -16,6 +16,12 @@ def noise_dim(family: Any) -> int:
 
 
 @singledispatch
+def has_free_scales(family: Any) -> bool:
+    """Tell whether each whitened latent can be widened alone: a sphere widens all of them."""
+    return False
+
+
+@singledispatch
 def density_of_draw(family: Any, noise: Array) -> Array:
     """Return ``log q`` at ``family.sample(noise)``; ``(..., d)`` to ``(...)``."""
     return noise_log_prob(family, noise) - family.log_det_scale()

@@ -16,6 +16,7 @@ import numpy as np
 
 from ngvi.families import steps
 from ngvi.families.base import Array, Family
+from ngvi.families.draws import has_free_scales
 from ngvi.latents.forest import Forest, forest_from_indices
 from ngvi.linalg.arrow import Arrow
 from ngvi.linalg.forest_blocks import Vector
@@ -154,6 +155,9 @@ class ForestFamily(Family):
     def _precision_times(self, factor: Arrow, vector: Array) -> Array:
         times = _square_divide if self.power > 0 else _square_times
         return self._join(times(factor, self._split(vector)))
+
+
+has_free_scales.register(ForestFamily, lambda family: True)
 
 
 @steps.has_parts.register(ForestFamily)

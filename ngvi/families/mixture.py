@@ -275,6 +275,9 @@ class Mixture(Family):
         return self.bases[self.base[0]](**dict(self.base_options or self.base[1]))
 
 
+draws.has_free_scales.register(Mixture, lambda family: True)
+
+
 @draws.noise_dim.register(Mixture)
 def _(family: Mixture) -> int:
     return family.dim + 1

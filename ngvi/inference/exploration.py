@@ -87,7 +87,8 @@ class Explorer:
         if self.runs.problem.space.has_model_parameters:
             return self._round_of_parameters()
         points = self.starts.points(self.options.num_starts)
-        for point, end in zip(points, self._ascents(points), strict=True):
+        ends = ascents_beside(self.runs.problem, self.runs.best, points, self.runs.options)
+        for point, end in zip(points, ends, strict=True):
             if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
                 self._count(self._led_by(point, end))
         return len(points) > 0
@@ -101,9 +102,6 @@ class Explorer:
             if start is not None:
                 self._count(self._follow(start))
         return True
-
-    def _ascents(self, points: np.ndarray) -> list[Ascent]:
-        return ascents_beside(self.runs.problem, self.runs.best, points, self.runs.options)
 
     def _led_by(self, point: np.ndarray, end: Ascent) -> Optimum | None:
         """Return the optimum to which a point leads.

@@ -21,11 +21,6 @@ class Marginal(NamedTuple):
     shift_error: float = 0.0  #: their standard errors, if weights can be trusted
     ratio_error: float = 0.0
 
-    @property
-    def discrepancy(self) -> float:
-        """``KL(N(shift, scale_ratio^2) || N(0, 1))`` in nats."""
-        return float(discrepancies(np.asarray(self.shift), np.asarray(self.scale_ratio)))
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Marginals(Sequence):

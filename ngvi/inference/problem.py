@@ -199,6 +199,7 @@ class StateSpace(Protocol):
     :ivar dims: the number of latents of each family, by the guide's sites.
     :ivar dim: ``d``, the number of latents of all Gaussians.
     :ivar noise_dim: numbers of noise that a draw takes, one more of a mixture.
+    :ivar has_free_scales: whether each whitened latent can be widened alone.
     :ivar eps: the precision of the floating point numbers.
     :ivar has_model_parameters: whether the model has parameters of its own.
     """
@@ -207,6 +208,7 @@ class StateSpace(Protocol):
     dims: dict[str, int]
     dim: int
     noise_dim: int
+    has_free_scales: bool
     eps: float
     has_model_parameters: bool
 

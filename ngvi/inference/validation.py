@@ -84,7 +84,7 @@ def validate(
         problem, state, rng.standard_normal((num_draws(problem, options), problem.space.noise_dim))
     )
     while np.isfinite(draws.weights).all():
-        signal, noise = draws.mismatch()
+        signal, noise = draws.mismatch(problem.space.has_free_scales)
         low, high = signal - LEVELS.certain * noise, signal + LEVELS.likely * noise
         in_doubt = 0.5 * low < tolerance < 0.5 * high
         count, dim = draws.noise.shape
@@ -111,16 +111,24 @@ class _Draws(NamedTuple):
         values = problem.objective.log_density(state, theta)
         return cls(noise, theta, values, values - log_q)
 
-    def mismatch(self) -> tuple[float, float]:
-        """Return the squared norm of the natural gradient by the score function, and its noise."""
+    def mismatch(self, has_free_scales: bool) -> tuple[float, float]:
+        """Return the squared norm of the natural gradient by the score function, and its noise.
+
+        A family without a scale of each latent is at its optimum where the sum of their gradients
+        is zero; ``has_free_scales`` tells.
+        """
         centred, count = self.weights - self.weights.mean(), len(self.weights)
         with np.errstate(over="ignore", invalid="ignore"):  # of draws 1e77 nats down
             # Moments of c z and c (z^2 - 1) / sqrt(2) by products: z may have millions of numbers.
             squares, weights = self.noise**2, centred**2
-            of_scales = (centred @ squares - centred.sum()) / math.sqrt(2.0)
+            second, size = weights @ squares, 1
+            if not has_free_scales:
+                size = squares.shape[1]
+                squares = squares.sum(1, keepdims=True)
+            of_scales = (centred @ squares - size * centred.sum()) / math.sqrt(2.0 * size)
             means = np.concatenate([centred @ self.noise, of_scales]) / count
-            second = weights @ squares
-            fourth = 0.5 * (weights @ squares**2 + weights.sum()) - second
+            fourth = 0.5 * (weights @ squares**2 + size**2 * weights.sum()) / size
+            fourth = fourth - weights @ squares
             variances = np.concatenate([second, fourth]) / count - means**2
             variances /= count - 1
             return float(np.sum(means**2 - variances)), math.sqrt(2 * float(np.sum(variances**2)))

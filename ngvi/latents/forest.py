@@ -91,10 +91,6 @@ class Forest:
         parent = self.groups[index].parent
         return () if parent is None else (parent, *self.ancestors(parent))
 
-    def children_per_block(self, index: int, ancestor: int) -> int:
-        """How many blocks of group ``index`` one block of group ``ancestor`` has below it."""
-        return self.groups[index].num // self.groups[ancestor].num
-
     @property
     def num_lower(self) -> int:
         """The free entries of a lower triangular matrix of this structure."""

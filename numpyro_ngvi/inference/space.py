@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi.families.draws import density_of_draw, noise_dim
+from ngvi.families.draws import density_of_draw, has_free_scales, noise_dim
 from ngvi.inference import problem
 from ngvi.inference.posterior import Parameters
 from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
@@ -39,6 +39,7 @@ class StateSpace(problem.StateSpace):
         families = posteriors(initial)
         self.dims = {site: family.dim for site, family in families.items()}
         self.dim, self.noise_dim = sum(self.dims.values()), sum(map(noise_dim, families.values()))
+        self.has_free_scales = all(map(has_free_scales, families.values()))
         self.dtype = families_in(initial)[0].loc.dtype
         self.eps = max(float(jnp.finfo(q.loc.dtype).eps) for q in families.values())
         self.has_model_parameters = bool(jax.tree.leaves(not_gaussian(initial)))

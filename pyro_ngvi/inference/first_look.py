@@ -51,7 +51,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
             _handlers(model), trace.nodes, lambda inner: _trace(inner, args, kwargs)
         )
         seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
-        seen.others = [name for name, site in sites.items() if _is_deterministic(site)]
+        seen.others = [name for name, site in sites.items() if site["infer"].get("_deterministic")]
         observed = {name: site for name, site in sites.items() if site["is_observed"]}
         seen.data = {k: _known(site) for k, site in observed.items() if k not in seen.others}
         for name in seen.data:
@@ -94,10 +94,6 @@ def _mapped(tree: Any, function: Callable) -> Any:
     if type(tree) in (list, tuple):
         return type(tree)(_mapped(one, function) for one in tree)
     return function(tree)
-
-
-def _is_deterministic(site: dict[str, Any]) -> bool:
-    return bool(site["infer"].get("_deterministic"))
 
 
 def _start(site: dict[str, Any]) -> Tensor | None:

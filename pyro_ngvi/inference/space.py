@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import transform_to
 from torch.distributions.constraints import real
 
-from ngvi.families.draws import density_of_draw, noise_dim
+from ngvi.families.draws import density_of_draw, has_free_scales, noise_dim
 from ngvi.inference import problem
 from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
 from pyro_ngvi.families.base import Family
@@ -64,6 +64,7 @@ class StateSpace(problem.StateSpace):
         families = self.initial.families
         self.dims = {site: family.dim for site, family in zip(self._live, families, strict=True)}
         self.dim, self.noise_dim = sum(self.dims.values()), sum(map(noise_dim, families))
+        self.has_free_scales = all(map(has_free_scales, families))
         self.eps = max(torch.finfo(family.loc.dtype).eps for family in families)
 
     # -- states -----------------------------------------------------------------------

@@ -68,8 +68,8 @@ def test_steps_and_curvature_follow(backend, family, rng):
 
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(100, 3))
-Y = X @ [1.0, 0.0, -1.0] + RNG.normal(size=100)
+X = RNG.normal(size=(40, 3))
+Y = X @ [1.0, 0.0, -1.0]
 
 
 def regression(ppl):
@@ -86,7 +86,7 @@ def best_bound():
     precision = np.eye(3) + X.T @ X
     mean, variance = np.linalg.solve(precision, X.T @ Y), 3 / np.trace(precision)
     squares = ((Y - X @ mean) ** 2).sum() + (mean**2).sum() + variance * np.trace(precision)
-    logs = 1.5 * np.log(2 * np.pi * np.e * variance) - 51.5 * np.log(2 * np.pi)
+    logs = 1.5 * np.log(2 * np.pi * np.e * variance) - 21.5 * np.log(2 * np.pi)
     return logs - 0.5 * squares
 
 

@@ -53,6 +53,7 @@ class Target:
     :ivar of_prior: mean and standard deviation of the prior, if it can be sampled.
     :ivar is_exact: whether the bound is integrated.
     :ivar double: the log density in double precision.
+    :ivar has_free_scales: whether the check of values takes a scale of each latent.
     """
 
     smooth: Callable
@@ -67,6 +68,7 @@ class Target:
     is_subsampled: bool = False
     is_exact: bool = False
     leaves_out_correlations: bool = False
+    has_free_scales: bool = True
     double: Callable | None = None
     start: tuple = (0.0, 1.0)
     eps: float = 2.0**-52

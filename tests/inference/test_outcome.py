@@ -194,15 +194,6 @@ def test_an_end_is_told_with_what_is_known_of_it():
     assert words(finding) == "it jumps"
 
 
-def test_restarts_say_where_each_start_has_led():
-    found = outcome(lower=(-0.05, -3.0))
-    found.optima.append(optimum(None, bound=-9.0, count=2))
-    kept, same, other, rough = found.restarts(0.1)
-    assert (kept.status, kept.num_starts, kept.num_steps) == ("kept", 8, 2)
-    assert same.status == "the same bound" and other.status == "another optimum, 3 nats below"
-    assert rough.status == "9 nats below" and rough.bound == -9.0
-
-
 # -- what the user asks for ------------------------------------------------------------
 
 

@@ -143,23 +143,6 @@ def test_a_site_whose_prior_is_improper_leaves_the_others_theirs(ppl):
     assert np.abs(draws[:, start["flat"]]).max() < 10
 
 
-def test_a_prior_that_cannot_be_sampled_is_none(ppl):
-    class Unsampled(ppl.dist.Normal):
-        def sample(self, *args, **kwargs):
-            raise NotImplementedError("no sampler")
-
-        rsample = sample
-
-    def make(ppl):
-        def model():
-            ppl.sample("z", Unsampled(ppl.array(0.0), ppl.array(1.0)))
-
-        return model, ()
-
-    one = problem_of.__wrapped__(ppl.name, make=make, init_loc_fn=ppl.start_at(z=0.3))
-    assert one.objective.prior(np.random.default_rng(0), 5) is None
-
-
 def test_a_draw_of_the_prior_at_which_a_model_in_pyro_raises_is_one_fewer():
     def make(ppl):
         def model():

@@ -17,7 +17,7 @@ def _chains(forest):
     for index, piece in enumerate(pieces):
         for block in range(piece.shape[1]):
             above = [
-                pieces[a][:, block // forest.children_per_block(index, a)]
+                pieces[a][:, block * pieces[a].shape[1] // piece.shape[1]]
                 for a in forest.ancestors(index)
             ]
             yield np.concatenate([piece[:, block], *above])

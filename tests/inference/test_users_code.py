@@ -173,21 +173,6 @@ def test_data_may_be_impossible_for_the_discrete_latents_that_a_set_up_draws(ppl
     ppl.set_up(ppl.guide(model))
 
 
-def test_a_latent_without_elements_is_no_obstacle(ppl):
-    """A regression without covariates, say; ``max_steps`` has its widest latent told."""
-
-    def model():
-        none = ppl.array(np.zeros(0))
-        ppl.sample("none", ppl.dist.Normal(none, 1.0).to_event(1))
-        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 3.0))
-        ppl.sample("y", ppl.dist.Normal(ppl.np.exp(x), 1.0), obs=ppl.array(2.0))
-
-    with pytest.warns(UserWarning, match="max_steps=2"):
-        result = ppl.fit(model, max_steps=2)
-    assert np.isfinite(result.bound)
-    assert result.sample(3)["none"].shape == (3, 0)
-
-
 def test_a_result_is_that_of_the_weights_that_its_fit_has_found(pyro_backend, recwarn):
     import pyro
     import pyro.distributions as dist

@@ -102,6 +102,13 @@ def test_a_smooth_density_contradicts_nothing_at_the_optimum(unseen):
     assert max(validated(seed=seed, unseen=unseen).mismatch for seed in range(50)) < 0.01
 
 
+def test_nor_at_the_optimum_of_a_family_with_one_scale():
+    """Where the gradients of all scales add up to zero, and are none by themselves."""
+    sphere = State(CENTRE, np.full(3, -0.5 * np.log(np.mean(SCALE**-2.0))))
+    found = of_seeds(lambda seed: validated(sphere, seed, has_free_scales=False).mismatch)
+    assert max(found) == 0.0 < 0.1 < validated(sphere).mismatch
+
+
 def test_a_jump_that_gradients_do_not_see_is_a_mismatch():
     """``E[jump(theta) z]`` is ``size / sqrt(2 pi)``; half its square is the gain."""
     promised = np.array(of_seeds(lambda seed: validated(seed=seed, unseen=jump(4.0)).mismatch))
