@@ -190,18 +190,6 @@ def test_a_notebook_is_its_page(path):
     assert f"]({path.parent.name}/{path.stem}.ipynb)" in gallery
 
 
-def test_stories_are_short_and_have_pages_and_pictures():
-    pages = {path.stem: with_scripts(path) for path in (DOCS / "stories").glob("*.md")}
-    scripts = {p.stem: p.read_text("utf-8") for p in (ROOT / "examples" / "stories").glob("*.py")}
-    del scripts["__init__"]
-    for name, code in scripts.items():
-        assert len(code.splitlines()) <= 60, name
-        assert sum(code in text for text in pages.values()) == 1, name
-    for story, text in pages.items():
-        assert any(code in text for code in scripts.values()), story
-        assert f"(stories/{story}.png)" in _read("gallery.md")
-
-
 @pytest.mark.slow
 def test_jupytext_writes_the_notebooks_that_are_there_and_one_runs(tmp_path):
     pytest.importorskip("jupytext")

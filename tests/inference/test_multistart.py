@@ -106,18 +106,6 @@ def test_the_verdict_is_what_is_known(name):
     assert ranks == sorted(ranks, reverse=True)
 
 
-@pytest.mark.parametrize("of_prior", [None, (8.0, 1.0)])
-def test_an_improper_posterior_is_named_without_further_ado(of_prior):
-    outcome = solved(Target(lambda x: normal(x[:, :1]), of_prior=of_prior))
-    assert outcome.optimum.status is Status.UNBOUNDED and outcome.verdict == NOT_CONVERGED
-    assert len(outcome.optima) + (of_prior is None) <= 2
-
-
-def test_where_no_start_is_finite_it_says_so():
-    outcome = solved(Target(lambda x: math.nan * x[:, 0]))
-    assert outcome.ending is Ending.NO_START and outcome.optimum.validation.bound == -math.inf
-
-
 # -- other optima ----------------------------------------------------------------------
 
 
@@ -148,12 +136,6 @@ def test_the_higher_of_two_modes_is_found_and_both_are_kept(seed):
     np.testing.assert_allclose(low.params["mean"], [0.0, 0.0], atol=0.1)
     kept, other = outcome.restarts(0.1)
     assert kept.status == "kept" and "another optimum, 1.6" in other.status
-
-
-def test_without_exploration_the_guides_own_optimum_stays():
-    outcome = solved(Target(TWO, of_prior=(3.0, 4.0)), share=0.0)
-    np.testing.assert_allclose(outcome.optimum.state.mean, [0.0, 0.0], atol=0.1)
-    assert outcome.exploration.num_starts == 0 and outcome.exploration.cost == 0.0
 
 
 def test_modes_of_the_same_height_are_one_optimum():

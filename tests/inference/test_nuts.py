@@ -149,19 +149,6 @@ def test_enumerated_latents_are_summed_out_of_it(ppl):
     assert np.trapezoid(np.exp(values), grid) == pytest.approx(evidence, rel=1e-6)
 
 
-def test_parameters_of_the_model_stay_as_fitted(ppl):
-    def model(y):
-        loc = ppl.param("loc", ppl.array(1.5))
-        mean = ppl.sample("mean", ppl.dist.Normal(loc, 1.0))
-        ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=y)
-
-    at = (np.array([1.0]), np.array([[np.sqrt(0.5)]]))
-    fitted = result(ppl, model, (ppl.array(0.5),), at=at)
-    density = fitted.whitened_density()
-    exact = stats.norm.logpdf(0.0) + stats.norm.logpdf(0.5, 1.5, np.sqrt(2))
-    assert float(density.log_density(ppl.array([0.0]))) == pytest.approx(exact)
-
-
 # -- runs -----------------------------------------------------------------------------
 
 
@@ -209,17 +196,6 @@ def test_chains_jump_between_optima_as_often_as_these_have_mass(ppl):
     assert is_far.mean() == pytest.approx(0.3, abs=0.06)
     assert (np.diff(is_far, axis=1).sum(1) > 60).all()
     np.testing.assert_allclose(found.draws["x"][is_far].std(0), 1.0, atol=0.12)
-
-
-@pytest.mark.slow
-def test_numpyro_s_draws_are_those_of_the_key(numpyro_backend):
-    import jax
-
-    fitted = shared_result(numpyro_backend, shift=0.3)
-    options = {"num_warmup": 5, "num_chains": 1, "progress_bar": False}
-    with pytest.warns(UserWarning, match="not to be trusted"):
-        one, again = (fitted.nuts(8, rng_key=jax.random.key(1), **options) for _ in range(2))
-    np.testing.assert_array_equal(one.draws["weights"], again.draws["weights"])
 
 
 @pytest.mark.slow

@@ -19,34 +19,12 @@ from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 from tests import models
-from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
-from tests.ppl import SLOW_IN_NUMPYRO
+from tests.inference.results import conjugate, conjugate_result, result, shared_result
 
 
 def hierarchy(ppl):
     X, group, y = models.data()
     return models.hierarchy(ppl), (ppl.array(X), ppl.index(group), ppl.array(y))
-
-
-# -- a fit ----------------------------------------------------------------------------
-
-
-@SLOW_IN_NUMPYRO
-def test_a_fit_by_stock_svi_is_found_to_be_exact(ppl):
-    """Of stock ``SVI``, whose parameters and losses make a result."""
-    model, args = conjugate(ppl)
-    run = ppl.svi(model, "auto", loss=ppl.elbo("NaturalELBO", num_particles=4), args=args)
-    losses = run.run(20)
-    params = run.params if ppl.is_numpyro else ppl.set_up(run.guide, *args)
-    stock = result(ppl, model, args, guide=run.guide)
-    trace = dataclasses.replace(stock.trace, losses=list(losses))
-    stock = dataclasses.replace(stock, params=params, trace=trace)
-    mean, covariance, _ = models.exact_posterior()
-    np.testing.assert_allclose(ppl.numpy(stock.posterior.mean), mean, rtol=1e-6)
-    np.testing.assert_allclose(ppl.numpy(stock.family.covariance_matrix), covariance, rtol=1e-6)
-    assert stock.diagnostics.pareto_k < 0.5
-    assert stock.bound == pytest.approx(log_evidence(), abs=1e-3)
-    assert stock.diagnostics.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-6)
 
 
 # -- the bound ------------------------------------------------------------------------

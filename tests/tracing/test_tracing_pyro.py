@@ -24,7 +24,6 @@ from pyro_ngvi.tracing import (
     inspect,
     sites_without_hessian,
 )
-from pyro_ngvi.tracing.batching import BatchedDerivatives
 from pyro_ngvi.tracing.minibatch import MinibatchMessenger
 
 WAYS = ["loop", "vmap", "plate"]
@@ -205,56 +204,6 @@ def test_model_parameters_are_live(particles):
     # d/d(log scale) of -log(scale) - r^2 / (2 scale^2), over both data and draws.
     expected = ((y - draws).square() / 4.0 - 1.0).sum()
     assert float(leaf.grad) == pytest.approx(float(expected))
-
-
-def test_cross_entropy_stays_whole_under_vmap_with_the_same_derivatives():
-    cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits
-    logits, target = torch.linspace(-50.0, 50.0, 12).reshape(3, 4), torch.rand(4)
-
-    def total(z, t):
-        return cross_entropy(z, t.expand(z.shape), reduction="none").square().sum()
-
-    def derivatives(function):
-        z, t = logits.clone().requires_grad_(), target.clone().requires_grad_()
-        first = torch.autograd.grad(function(z, t), (z, t), create_graph=True)
-        return [*first, *torch.autograd.grad((first[0] * logits.cos()).sum(), (z, t))]
-
-    with BatchedDerivatives():
-        whole = derivatives(lambda z, t: torch.vmap(total, (0, None))(z, t).sum())
-    for actual, expected in zip(whole, derivatives(total), strict=True):
-        assert torch.allclose(actual, expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    "product",
-    [
-        lambda X, w: X @ w[:, 0],
-        lambda X, w: X.mv(w[:, 0]),
-        lambda X, w: X @ w,
-        lambda X, w: torch.mm(X, w),
-        lambda X, w: torch.nn.functional.linear(X, w.mT),
-        lambda X, w: torch.nn.functional.linear(X, w.mT, bias=w[0]),
-        lambda X, w: torch.nn.functional.linear(X, w[:, 0]),
-        lambda X, w: X @ w.expand(3, 4, 2),
-        lambda X, w: X.mT @ (X @ w),
-    ],
-)
-def test_products_with_data_are_the_same_as_without(product):
-    X, w = torch.randn(5, 4), torch.randn(6, 4, 2)
-
-    def derivatives(function):
-        leaf = w.clone().requires_grad_()
-        value = function(leaf)
-        (first,) = torch.autograd.grad(value.sin().sum(), leaf, create_graph=True)
-        return value, first, torch.autograd.grad(first.square().sum(), leaf)[0]
-
-    expected = derivatives(lambda x: torch.stack([product(X, each) for each in x]))
-    with BatchedDerivatives():
-        for way in (torch.vmap, lambda f: lambda x: torch.stack([f(each) for each in x])):
-            actual = derivatives(way(lambda each: product(X, each)))
-            for a, e in zip(actual, expected, strict=True):
-                assert a.shape == e.shape
-                assert torch.allclose(a, e, rtol=1e-10)
 
 
 # -- differentiability --------------------------------------------------------------------
