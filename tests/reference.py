@@ -374,15 +374,3 @@ def linear_regression_posterior(X, y, prior_scale: float, noise_scale: float):
         + y @ np.linalg.solve(marginal, y)
     )
     return mean, sigma, float(log_evidence)
-
-
-# -- data -----------------------------------------------------------------------------
-
-#: Satellites of 173 female horseshoe crabs: how many crabs have 0, 1, ..., 15 of them
-#: (Agresti, *An Introduction to Categorical Data Analysis*, Table 3.2).
-CRAB_FREQUENCIES = (62, 16, 9, 19, 19, 15, 13, 4, 6, 3, 3, 1, 1, 0, 1, 1)
-
-
-def crab_satellites() -> np.ndarray:
-    """The 173 counts."""
-    return np.repeat(np.arange(len(CRAB_FREQUENCIES)), CRAB_FREQUENCIES).astype(float)

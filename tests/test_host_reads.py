@@ -18,7 +18,6 @@ class Run:
     optimiser: str
     loss: str = "NaturalELBO"
     family: str = "full"
-    options: dict = dataclasses.field(default_factory=dict)
     loss_options: dict = dataclasses.field(default_factory=dict)
     has_parameter: bool = False  #: whether the model has a parameter of its own
     has_conjugate_site: bool = False  #: whether a site is declared conjugate
@@ -37,8 +36,6 @@ RUNS = {
     # The slopes at the end of the last step decide how long the next one may be, and its length is
     # measured, once for each attempt.
     "BLR": Run("BLR", of_ours=2),
-    "BLR of a mean field": Run("BLR", family="diagonal", of_ours=2),
-    "BLR of a structure": Run("BLR", family="sparse_precision", of_ours=2),
     # Whether all draws count is read with the loss.
     "BLR with Hessians": Run("BLR", loss_options={"curvature": "hessian"}, of_ours=2),
     # And whether the nodes miss a part of any term.
@@ -51,19 +48,13 @@ RUNS = {
     "BLR beside a conjugate site": Run("BLR", has_conjugate_site=True, of_ours=4),
     # Whether a precision is positive definite.
     "VON": Run("VON", of_ours=1),
-    "VON with Hessians": Run("VON", loss_options={"curvature": "hessian"}, of_ours=1),
-    "VOGN with a step size": Run("VOGN", **OF_VOGN, options={"step_size": 1e-3}),
     # The slope at the end of the last step, and how long the next one is.
     "VOGN": Run("VOGN", **OF_VOGN, of_ours=1),
     "IVON": Run("IVON", **OF_IVON, of_ours=1),
-    "IVON with a step size": Run("IVON", **OF_IVON, options={"step_size": 0.03}),
     "IVON beside Adam": Run("IVON", **OF_IVON, has_parameter=True, of_ours=1),
     # The products of the fresh gradient, the momentum and the last step.
     "Snngm": Run("Snngm", "Trace_ELBO", of_ours=1),
-    "Snngm with a step size": Run("Snngm", "Trace_ELBO", options={"step_size": 1e-3}),
     "Nagm": Run("Nagm", "Trace_ELBO"),
-    "NAdam": Run("NAdam", "Trace_ELBO"),
-    "ProxGenAdam": Run("ProxGenAdam", "Trace_ELBO", family="diagonal"),
 }
 
 
@@ -86,7 +77,7 @@ def _model(ppl, run):
 def _made(ppl, run):
     """Model, guide, optimiser and loss."""
     model = _model(ppl, run)
-    optimiser = ppl.optimiser(run.optimiser, **run.options)
+    optimiser = ppl.optimiser(run.optimiser)
     loss = ppl.elbo(run.loss, **run.loss_options)
     guide = ppl.guide(model, run.family)
     if run.has_conjugate_site:

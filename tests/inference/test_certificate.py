@@ -18,7 +18,7 @@ from tests.inference.numpy_problem import (
     gaussian,
 )
 
-CONFIDENCE, NUM_SEEDS = 0.95, 200
+CONFIDENCE, NUM_SEEDS = 0.95, 100
 
 
 def by_quadratic(target, state, sample):
@@ -34,7 +34,7 @@ def by_steps(target, state, sample):
 
 
 @pytest.mark.parametrize("test", [by_quadratic, by_steps])
-@pytest.mark.parametrize("shift", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("shift", [0.0, 1.0])
 @pytest.mark.parametrize(
     ("dim", "count", "coverage"),
     # Of noise in one direction the sample's optimum is nearer where the scatter is smaller.
