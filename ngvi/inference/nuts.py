@@ -3,9 +3,8 @@
 The coordinates are those in which the fitted Gaussian is standard normal, with locals by their
 modes where the fit has them so: there a step has one length for all latents. Chains begin at draws
 that importance weights have corrected, at each optimum as many as its evidence earns, so that a
-warm-up has nothing to find; between several they jump afterwards (:mod:`~ngvi.inference.jumps`).
-Where the same weights say that the Gaussian is good, the warm-up adapts the step size only;
-otherwise the metric as well.
+warm-up has nothing to find. Where the same weights say that the Gaussian is good, the warm-up
+adapts the step size only; otherwise the metric as well.
 """
 
 from __future__ import annotations
@@ -27,13 +26,30 @@ from ngvi.inference.chains import (
     r_hat,
 )
 from ngvi.inference.estimate import State
-from ngvi.inference.jumps import Jumps
-from ngvi.inference.nuts_options import NutsOptions
 from ngvi.inference.problem import Problem
+from ngvi.inference.proposals import ENOUGH_DRAWS
 from ngvi.inference.resampling import weighed
 from ngvi.inference.tells import door_with_options_of
 
-OPTIONS = NutsOptions()
+#: Draws of each optimum that chains begin at, by their weights.
+NUM_DRAWS = 1000
+#: The Gaussian is good if weighted standard deviations of whitened latents are in this range: a
+#: metric that chains adapt would not be better. Then the best optimum has all but this part of the
+#: evidence.
+GOOD_STDDEVS, OTHER_OPTIMA = (0.7, 1.4), 0.01
+#: Nats below the best bound from which an optimum gets no chain.
+FAR_BELOW = 10.0
+#: Transitions of a warm-up and acceptance: for the step size alone, and with a metric as in Stan,
+#: where curvature changes more.
+NUM_WARMUP, ACCEPT_PROB = (150, 500), (0.8, 0.9)
+#: Largest part of the transitions that may diverge.
+DIVERGENT_PART = 2e-3
+#: Largest R-hat, whose noise over hundreds of latents is as large.
+LARGEST_R_HAT = 1.03
+#: Smallest E-BFMI of a chain (Betancourt, 2016).
+ENERGY_INFORMATION = 0.3
+#: Largest relative standard error of a standard deviation: twice as much is a tenth of it.
+ERROR_OF_STDDEV = 0.05
 #: For a model without a density of all data.
 WAY_OUT = (
     "Let the model see all rows, as one without subsample_size= or batches=, and go on with "
@@ -89,16 +105,14 @@ class NutsPlan(NamedTuple):
     optimum: np.ndarray  #: of each chain, its index
     weights: np.ndarray  #: of the optima, by their evidence
     adapts_metric: bool
-    #: Between optima; None of one, or of so many latents that they would cost too much.
-    jumps: Jumps | None = None
 
-    def accept_prob(self, asked: float | None, options: NutsOptions = OPTIONS) -> float:
-        """The acceptance that the step size aims at."""
-        return options.accept_prob[self.adapts_metric] if asked is None else asked
+    def accept_prob(self, asked: float | None) -> float:
+        """Return the acceptance that the step size aims at."""
+        return ACCEPT_PROB[self.adapts_metric] if asked is None else asked
 
-    def num_warmup(self, asked: int | None, options: NutsOptions = OPTIONS) -> int:
-        """Transitions of the warm-up, of each chain."""
-        return options.num_warmup[self.adapts_metric] if asked is None else asked
+    def num_warmup(self, asked: int | None) -> int:
+        """Return the number of transitions of each chain's warm-up."""
+        return NUM_WARMUP[self.adapts_metric] if asked is None else asked
 
 
 class Chains(NamedTuple):
@@ -117,7 +131,6 @@ def plan(
     whiten: Callable[[np.ndarray], np.ndarray],
     num_chains: int,
     rng: np.random.Generator,
-    options: NutsOptions = OPTIONS,
 ) -> NutsPlan:
     """Where chains begin.
 
@@ -125,7 +138,7 @@ def plan(
     :param whiten: from latent vectors to the coordinates of the best.
     :raises ValueError: if the log density is finite at no draw.
     """
-    found = [weighed(problem, state, options.num_draws, rng) for state in states]
+    found = [weighed(problem, state, NUM_DRAWS, rng) for state in states]
     evidence = np.array([one.evidence for one in found])
     weights = np.exp(evidence - np.logaddexp.reduce(evidence))
     middles = (np.arange(num_chains) + 0.5) / num_chains
@@ -137,29 +150,13 @@ def plan(
     z, w = whiten(best.latents), np.exp(best.log_weights)
     mean = w @ z
     stddevs = np.sqrt(np.maximum(w @ np.square(z - mean), 0.0))
-    low, high = options.good_stddevs
+    low, high = GOOD_STDDEVS
     is_good = (
         best.judged.are_right(0)
-        and weights[0] > options.one_optimum
+        and weights[0] > 1.0 - OTHER_OPTIMA
         and bool(np.all((low < stddevs) & (stddevs < high)))
     )
-    jumps, heavy = None, np.flatnonzero(weights >= 1.0 - options.one_optimum)
-    if len(heavy) > 1 and problem.space.dim <= options.max_jump_dim:
-        own = [states[i] for i in heavy]
-        jumps = _between(problem, own, weights[heavy] / weights[heavy].sum(), whiten)
-    return NutsPlan(starts, optimum, weights, not is_good, jumps)
-
-
-def _between(
-    problem: Problem,
-    states: list[State],
-    weights: np.ndarray,
-    whiten: Callable[[np.ndarray], np.ndarray],
-) -> Jumps:
-    """Jumps between the Gaussians of these optima."""
-    noise = np.vstack([np.zeros(problem.space.dim), np.eye(problem.space.dim)])
-    draws = [whiten(problem.space.draw(state, noise)[0]) for state in states]
-    return Jumps.of(weights, np.stack(draws))
+    return NutsPlan(starts, optimum, weights, not is_good)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -228,7 +225,6 @@ def judged(
     plan: NutsPlan,
     of_gaussian: Callable[[], dict[str, np.ndarray]],
     to_arviz: Callable[..., Any],
-    options: NutsOptions = OPTIONS,
 ) -> NutsResult:
     """Chains with their verdict; warns where they are not to be trusted.
 
@@ -239,7 +235,7 @@ def judged(
     worst, least = float(hats.max()), float(worth.min())
     energy = energy_information(chains.energy)
     divergent = int(chains.diverging.sum())
-    faults = _faults(chains, plan, worst, least, energy, options)
+    faults = _faults(chains, plan, worst, least, energy)
     verdict = NOT_TRUSTED if faults else TRUSTED
     reason = "; ".join(faults) or (
         f"chains agree (R-hat {worst:.3f}), {least:,.0f} effective draws at least, {divergent} "
@@ -266,42 +262,41 @@ def judged(
     )
 
 
-def _faults(
-    chains: Chains, plan: NutsPlan, worst: float, least: float, energy: float, options: NutsOptions
-) -> list[str]:
+def _faults(chains: Chains, plan: NutsPlan, worst: float, least: float, energy: float) -> list[str]:
     faults, count = [], chains.diverging.size
     divergent = int(chains.diverging.sum())
-    if divergent > options.divergent_part * count:
+    if divergent > DIVERGENT_PART * count:
         faults.append(
             f"{divergent} of {count} transitions have diverged, so that a narrow part of the "
             "posterior is left out: take target_accept_prob=0.95, and have locals standardised "
             "(noncentred), or by their modes, as fit does unasked"
         )
-    if not worst <= options.r_hat:
+    if not worst <= LARGEST_R_HAT:
         several = len(np.unique(plan.optimum)) > 1
         why = (
-            "they have begun at several optima and hardly jump between them: the weights of these "
-            "are those of their evidence, to one chain; take more num_chains="
+            "they have begun at several optima, and each stays at its own: the weights of these "
+            "are those of their evidence, to one chain; take more num_chains=, or "
+            "fit(num_components='auto')"
             if several
             else "take a longer num_warmup= and num_samples=, or fit(effort='thorough'), which "
             "looks for other optima"
         )
         faults.append(f"the chains do not agree (R-hat {worst:.2f}): {why}")
-    elif not least >= options.effective_draws:
-        more = _more(chains.diverging.shape[1] * options.effective_draws / max(least, 1.0))
+    elif not least >= ENOUGH_DRAWS:
+        more = _more(chains.diverging.shape[1] * ENOUGH_DRAWS / max(least, 1.0))
         faults.append(
             f"there are {least:,.0f} effective draws of the slowest latent, too few for an "
             f"interval: take num_samples={more:,}"
         )
     else:
         errors = error_of_stddevs(_flat(chains.draws))
-        if (error := float(errors.max())) > options.error_of_stddev:
-            more = _more(chains.diverging.shape[1] * (error / options.error_of_stddev) ** 2)
+        if (error := float(errors.max())) > ERROR_OF_STDDEV:
+            more = _more(chains.diverging.shape[1] * (error / ERROR_OF_STDDEV) ** 2)
             faults.append(
                 f"the standard deviation of {_labels(chains.draws)[int(errors.argmax())]} has an "
                 f"error of {100 * error:.0f} %, as a heavy tail's: take num_samples={more:,}"
             )
-    if not energy >= options.energy_information:
+    if not energy >= ENERGY_INFORMATION:
         faults.append(
             f"the energy changes too slowly (E-BFMI {energy:.2f}), as in a funnel or a heavy tail: "
             "have locals standardised (noncentred), or by their modes, as fit does unasked"

@@ -1,8 +1,7 @@
 """Mechanisms of a fit, each with its switch, and the numbers by which they decide.
 
 Users may pass others, ``fit(..., options=FitOptions(...))``, and so do tests. Levels that several
-decisions share have one name each, in :class:`Levels`. Draws of a result have :class:`DrawOptions`,
-and chains :class:`~ngvi.inference.nuts_options.NutsOptions`.
+decisions share have one name each, in :class:`Levels`.
 """
 
 from __future__ import annotations
@@ -229,14 +228,6 @@ class RunawayOptions:
     parameter_distant: float = 2.0
     #: Draws that see all of it.
     num_draws: int = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class DrawOptions:
-    """Draws of a result, as they come; ``sample(corrected=...)`` is the user's choice."""
-
-    #: Most latents for which they are corrected by default, for the memory's sake.
-    max_dim: int = 2000
 
 
 QUICK, THOROUGH = "quick", "thorough"

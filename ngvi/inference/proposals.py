@@ -9,32 +9,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from ngvi.inference.estimate import State
 from ngvi.inference.pareto import error_of_k, smoothed, tail_size
 from ngvi.inference.problem import Problem
-from ngvi.inference.psis import LIMITS, NUMBERS_AT_ONCE
+from ngvi.inference.psis import EQUAL, NUM_DRAWS, NUMBERS_AT_ONCE
 from ngvi.inference.weights_verdict import USABLE, Weights, errors_of
 
-
-class Resampling(NamedTuple):
-    """Numbers of :func:`~ngvi.inference.resampling.corrected`."""
-
-    #: Draws, at first and at most, until enough effective ones have moments within 0.05 sd.
-    num_draws: tuple[int, int] = (5000, 20_000)
-    #: Effective draws that are enough.
-    effective: int = 2000
-    #: Fewest effective draws: as many as an interval takes by chains (Vehtari et al., 2021).
-    least_effective: int = 400
-    #: Most rounds, before the draws, that see where the globals are and how wide.
-    rounds: int = 2
-    #: Degrees of freedom of the t, which then has a variance and a third moment.
-    degrees: float = 5.0
-    #: Most globals: in more dimensions all draws of a t are far from the Gaussian's.
-    max_globals: int = 20
+#: Effective draws that an interval takes (Vehtari et al., 2021, for chains).
+ENOUGH_DRAWS = 400
+#: Most rounds, before the draws, that see where the globals are and how wide.
+ROUNDS = 2
+#: Degrees of freedom of the t, which then has a variance and a third moment.
+DEGREES = 5.0
+#: Most globals: in more dimensions all draws of a t are far from the Gaussian's.
+MAX_GLOBALS = 20
 
 
 class Weighed:
@@ -53,7 +44,7 @@ class Weighed:
         self.evidence = float(np.logaddexp.reduce(raw)) - math.log(num_drawn)
         self.log_weights, shape, self._missing = smoothed(raw)
         with np.errstate(over="ignore"):  # of draws far out
-            varies = raw.std() > LIMITS.equal
+            varies = raw.std() > EQUAL
         self.pareto_k = shape if varies else 0.0
 
     def joined(self, other: Weighed) -> Weighed:
@@ -136,11 +127,9 @@ class Proposal:
 class JointTails(Proposal):
     """With Student's t of few latents, whose location and scale may be others'."""
 
-    def __init__(
-        self, problem: Problem, state: State, indices: np.ndarray, options: Resampling
-    ) -> None:
+    def __init__(self, problem: Problem, state: State, indices: np.ndarray) -> None:
         super().__init__(problem, state, indices)
-        self._degrees, self._location = options.degrees, self._mean
+        self._location = self._mean
         columns = self._covariance()
         self._root = self._scale = np.linalg.cholesky(columns[self.indices])
         # The others' mean given these is linear in them.
@@ -157,7 +146,7 @@ class JointTails(Proposal):
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        deviations, degrees = latents[:, self.indices] - self._mean, self._degrees
+        deviations, degrees = latents[:, self.indices] - self._mean, DEGREES
         standard = np.linalg.solve(self._root, deviations.T).T
         factors = np.sqrt(degrees / rng.chisquare(degrees, len(latents)))[:, None]
         moved = self._location + factors * standard @ self._scale.T
@@ -174,10 +163,8 @@ class JointTails(Proposal):
         return latents, log_q - normal + student
 
 
-def proposal_for(
-    problem: Problem, state: State, count: int, rng: np.random.Generator, options: Resampling
-) -> Proposal:
-    """With Student's tails of the globals, where these are few.
+def proposal_for(problem: Problem, state: State, count: int, rng: np.random.Generator) -> Proposal:
+    """Return the Gaussian, with Student's tails of the globals, where these are few.
 
     :param count: of draws that are wanted, of which a round takes no more.
     """
@@ -185,11 +172,11 @@ def proposal_for(
     sites = [site for site in space.sites if not site.plates]
     found = [i for site in sites for i in range(site.start, site.start + site.size)]
     # A mixture has no covariance along which tails could be heavier.
-    if space.noise_dim > space.dim or not 0 < len(found) <= options.max_globals:
+    if space.noise_dim > space.dim or not 0 < len(found) <= MAX_GLOBALS:
         return Proposal(problem, state, np.array([], int))
-    joint = JointTails(problem, state, np.array(found), options)
-    for _ in range(options.rounds):
-        pilot = joint.weighed(min(LIMITS.num_draws, count), rng)
+    joint = JointTails(problem, state, np.array(found))
+    for _ in range(ROUNDS):
+        pilot = joint.weighed(min(NUM_DRAWS, count), rng)
         if pilot.pareto_k <= USABLE:
             break
         joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -33,26 +32,19 @@ from ngvi.inference.options import LEVELS
 from ngvi.inference.pareto import error_of_k, smoothed, tail_size
 from ngvi.inference.problem import Objective, Problem
 from ngvi.inference.tells import TellsWhatItHas
-from ngvi.inference.weights_verdict import OPTIONS as VERDICT
-from ngvi.inference.weights_verdict import Weights, errors_of
+from ngvi.inference.weights_verdict import ALIKE, Weights, errors_of
 from ngvi.latents.layout import Site
 
 #: Numbers of the draws that are in memory at once, 128 MiB.
 NUMBERS_AT_ONCE = 2**24
 
 
-class Limits(NamedTuple):
-    """Limits from which on weights have a verdict."""
-
-    #: Fewest weights of which a part is a tail.
-    min_draws: int = 25
-    #: Standard deviation of ``log w``, or its rounding, in nats, that is as good as none.
-    equal: float = 0.05
-    #: Draws, and four times as many if these decide nothing.
-    num_draws: int = 4000
-
-
-LIMITS = Limits()
+#: Fewest weights of which a part is a tail.
+MIN_DRAWS = 25
+#: Standard deviation of ``log w``, or its rounding, in nats, that is as good as none.
+EQUAL = 0.05
+#: Draws, and four times as many if these decide nothing.
+NUM_DRAWS = 4000
 
 # -- diagnostics ---------------------------------------------------------------------------
 
@@ -130,10 +122,10 @@ def diagnose(
         return undefined(why)
     if num_draws is not None:
         return _diagnosed(problem, state, num_draws, seed, ())
-    first = _diagnosed(problem, state, LIMITS.num_draws, seed, ())
+    first = _diagnosed(problem, state, NUM_DRAWS, seed, ())
     if first.are_trusted is not None or first.pareto_k is None or first.num_dropped:
         return first
-    count = LEVELS.more_draws * LIMITS.num_draws
+    count = LEVELS.more_draws * NUM_DRAWS
     return _diagnosed(problem, state, count, seed, first.log_weights)
 
 
@@ -220,7 +212,7 @@ def from_log_weights(
     marginals = weighted_marginals(*moments(weights), sites, effective)
     gap = weighted_bound - float(kept.mean())
     share = effective / num_counted
-    if shape is not None and share >= VERDICT.alike:
+    if shape is not None and share >= ALIKE:
         shape = 0.0  # the tail of weights that are alike carries nothing, whatever its shape
     known = _known(shape, len(kept), share, gap, marginals)
     if known is not None and mass is not None and latents is not None:
@@ -253,7 +245,7 @@ def _smoothed(
         equal = np.full(len(log_weights), -math.log(len(log_weights)))
         return equal, 0.0 if LEVELS.rounding_units * rounding < 1.0 else None, None
     logs, shape, missing = smoothed(log_weights)
-    if len(log_weights) < LIMITS.min_draws or math.isnan(shape):
+    if len(log_weights) < MIN_DRAWS or math.isnan(shape):
         shape = math.inf
     return logs, shape, missing
 
@@ -262,7 +254,7 @@ def _known(
     shape: float | None, count: int, share: float, gap: float, marginals: Marginals
 ) -> Weights | None:
     """Return what there is to judge by, of so many finite weights."""
-    if shape is None or count < LIMITS.min_draws:
+    if shape is None or count < MIN_DRAWS:
         return None
     error = error_of_k(shape, tail_size(count)) if shape else 0.0
     return Weights(shape, error, share, gap, count, *largest_changes(marginals))
@@ -270,11 +262,11 @@ def _known(
 
 def _verdict(known: Weights | None, log_weights: np.ndarray) -> str:
     spread, count = float(log_weights.std()), len(log_weights)
-    if count < LIMITS.min_draws:
-        return f"unknown: {count} draws are too few, take {LIMITS.min_draws} at least"
+    if count < MIN_DRAWS:
+        return f"unknown: {count} draws are too few, take {MIN_DRAWS} at least"
     if known is None:
         return "unknown: the log density's rounding errors hide the weights"
-    if spread < LIMITS.equal:
+    if spread < EQUAL:
         return f"good: the weights hardly vary (sd {spread:.2g} nats), whatever their tail"
     return known.verdict
 
@@ -283,7 +275,7 @@ def _remarks(num_dropped: int, num_draws: int, rounding: float) -> str:
     words = ""
     if num_dropped:
         words += f"; the log density is not finite at {num_dropped} of {num_draws} draws"
-    if rounding > LIMITS.equal:
+    if rounding > EQUAL:
         words += f"; log weights are rounded by about {rounding:.1g} nats: use float64"
     return words
 

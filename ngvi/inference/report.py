@@ -6,7 +6,7 @@ import functools
 import io
 import math
 import textwrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,18 +19,14 @@ from ngvi.inference.weights_verdict import USABLE
 FIT, NOISE, WEIGHTS = "#08519c", "#bdd7e7", "#d95f0e"
 
 
-class Sizes(NamedTuple):
-    """Of report and picture."""
-
-    width: int = 22  #: characters of a label
-    of_words: int = 75  #: of a line beside one
-    num_marginals: int = 3  #: in the report
-    num_shown: int = 10  #: marginals in the picture
-    smallest_weight: float = 1e-4  #: of the mean one; smaller ones are not told apart
-    wide: float = 1.0  #: nats of ``log w`` of which half the square is worth a second fit
-
-
-SIZES = Sizes()
+#: Characters of a label, and of a line beside it.
+WIDTH, OF_WORDS = 22, 75
+#: Marginals in the report, and in the picture.
+NUM_MARGINALS, NUM_SHOWN = 3, 10
+#: Smallest weight of the picture, as a part of the mean one.
+SMALLEST_WEIGHT = 1e-4
+#: Nats of ``log w`` of which half the square is worth a second fit.
+WIDE = 1.0
 
 
 def final_bound(trace: Trace, part: float = 0.1) -> tuple[float, float]:
@@ -72,10 +68,10 @@ def report(result: Any, complete: bool) -> str:
     lines = [f"FitResult: {state} after {count} {steps}, {result.seconds:.1f} s"]
 
     def add(name: str, *values: str) -> None:
-        wrap = functools.partial(textwrap.wrap, width=SIZES.of_words, break_on_hyphens=False)
+        wrap = functools.partial(textwrap.wrap, width=OF_WORDS, break_on_hyphens=False)
         parts = [part for value in values for part in wrap(value)]
         lines.extend(
-            f"  {label:<{SIZES.width}}{part}"
+            f"  {label:<{WIDTH}}{part}"
             for label, part in zip([name] + [""] * (len(parts) - 1), parts, strict=True)
         )
 
@@ -137,14 +133,14 @@ def reparametrize(result: Any) -> str:
     if type(guide).__name__ != "NaturalGaussianGuide" or guide.create_plates is not None:
         return ""
     validation = result.validation
-    if second_fit(result) or validation is None or not validation.spread > SIZES.wide:
+    if second_fit(result) or validation is None or not validation.spread > WIDE:
         return ""
     if validation.is_heavy_tailed:  # a few draws in a tail are no spread
         return ""
     names = [s.name for s in guide.sites if any(plate.size > 1 for plate in s.plates)]
     if not names:
         return ""
-    most = SIZES.num_marginals
+    most = NUM_MARGINALS
     first = ", ".join(map(repr, names[:most])) + ", ..." * (len(names) > most)
     return (
         f"log w varies by {result.validation.spread:.1f} nats. If {first} are independent in "
@@ -162,7 +158,7 @@ def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
     count = f"{diagnostics.effective_sample_size:,.0f} of {diagnostics.num_draws:,}"
     add("importance weighted", _nats(*bound))
     add("effective draws", count)
-    worst = diagnostics.worst(SIZES.num_marginals)
+    worst = diagnostics.worst(NUM_MARGINALS)
     if worst:
         add("worst marginals", *(marginal_in_words(m, diagnostics.are_trusted) for m in worst))
 
@@ -211,7 +207,7 @@ def plot(result: Any) -> Any:
     bound.tick_params(labelbottom=False)
     diagnostics = result.diagnostics
     _plot_weights(figure.add_subplot(grid[0, 1]), diagnostics)
-    _plot_marginals(figure.add_subplot(grid[1, 1]), diagnostics.worst(SIZES.num_shown))
+    _plot_marginals(figure.add_subplot(grid[1, 1]), diagnostics.worst(NUM_SHOWN))
     state = "converged" if result.converged else "not converged"
     dim = f"{result.dim:,}"
     figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {len(result.trace)} steps")
@@ -284,7 +280,7 @@ def _plot_weights(ax: Any, diagnostics: Diagnostics) -> None:
     log_mean = largest + np.log(np.mean(np.exp(log_weights - largest)))
     weights = np.sort(np.exp(log_weights - log_mean))[::-1]
     share = np.arange(1, len(weights) + 1) / len(log_weights)
-    ax.loglog(weights.clip(SIZES.smallest_weight), share, color=FIT, linewidth=1.5)
+    ax.loglog(weights.clip(SMALLEST_WEIGHT), share, color=FIT, linewidth=1.5)
     ax.axvline(1.0, color="0.7", linewidth=0.8)
     start, end = weights[min(len(weights) - 1, len(weights) // 20)], weights[0]
     if end > start > 0:

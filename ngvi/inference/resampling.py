@@ -21,11 +21,13 @@ import numpy as np
 from ngvi.inference.estimate import State
 from ngvi.inference.pareto import ERRORS_OF_K
 from ngvi.inference.problem import Problem
-from ngvi.inference.proposals import Proposal, Resampling, Weighed, proposal_for
-from ngvi.inference.psis import LIMITS, Diagnostics
-from ngvi.inference.weights_verdict import OPTIONS as VERDICT
-from ngvi.inference.weights_verdict import WAY_ON
+from ngvi.inference.proposals import ENOUGH_DRAWS, Proposal, Weighed, proposal_for
+from ngvi.inference.psis import NUM_DRAWS, Diagnostics
+from ngvi.inference.weights_verdict import ALIKE, WAY_ON
 from ngvi.latents.layout import Site, name_of
+
+#: Draws at first and at most, until this many effective ones have moments within 0.05 sd.
+FIRST_DRAWS, MOST_DRAWS, EFFECTIVE = 5000, 20_000, 2000
 
 
 def weighed(
@@ -33,13 +35,12 @@ def weighed(
     state: State,
     count: int,
     rng: np.random.Generator,
-    options: Resampling = Resampling(),  # noqa: B008  it is immutable
 ) -> Weighed:
     """Draws for the model's posterior, of a proposal that up to two rounds have adapted.
 
     :raises ValueError: if the log density is finite at no draw.
     """
-    return proposal_for(problem, state, count, rng, options).weighed(count, rng)
+    return proposal_for(problem, state, count, rng).weighed(count, rng)
 
 
 class CorrectedDraws(NamedTuple):
@@ -57,7 +58,6 @@ def corrected(
     state: State,
     num_samples: int,
     rng: np.random.Generator,
-    options: Resampling = Resampling(),  # noqa: B008  it is immutable
 ) -> CorrectedDraws:
     """Draws of the model's posterior; some are the same.
 
@@ -69,9 +69,9 @@ def corrected(
     :param num_samples: how many.
     :raises ValueError: if the log density is finite at no draw.
     """
-    proposal = proposal_for(problem, state, options.num_draws[1], rng, options)
-    first = proposal.weighed(max(options.num_draws[0], num_samples), rng)
-    return _corrected(problem, state, proposal, first, num_samples, rng, options)
+    proposal = proposal_for(problem, state, MOST_DRAWS, rng)
+    first = proposal.weighed(max(FIRST_DRAWS, num_samples), rng)
+    return _corrected(problem, state, proposal, first, num_samples, rng)
 
 
 def _corrected(
@@ -81,29 +81,28 @@ def _corrected(
     found: Weighed,
     num_samples: int,
     rng: np.random.Generator,
-    options: Resampling,
 ) -> CorrectedDraws:
     """See :func:`corrected`.
 
     :param found: the first draws.
     """
-    most, sites = options.num_draws[1], problem.space.sites
+    most, sites = MOST_DRAWS, problem.space.sites
     is_certain = found.judged.are_right(len(ERRORS_OF_K) - 1)
-    wanted = max(options.effective, num_samples) / found.share if is_certain else math.inf
+    wanted = max(EFFECTIVE, num_samples) / found.share if is_certain else math.inf
     if (more := int(min(wanted, most)) - found.num_drawn) > 0:
         found = found.joined(proposal.weighed(more, rng))
-    fault = _fault(found, sites, options)
-    are_many = not fault or found.effective >= options.least_effective
+    fault = _fault(found, sites)
+    are_many = not fault or found.effective >= ENOUGH_DRAWS
     return CorrectedDraws(found.resampled(num_samples, rng), found.pareto_k, fault, are_many)
 
 
-def _fault(found: Weighed, sites: Sequence[Site], options: Resampling) -> str:
+def _fault(found: Weighed, sites: Sequence[Site]) -> str:
     """Why averages under these weights are not the posterior's, in words, or nothing."""
-    if found.share >= VERDICT.alike:
+    if found.share >= ALIKE:
         return ""
     judged, count = found.judged, len(found.raw)
     k_hat = f"a k-hat of {found.pareto_k:.2f}"
-    if found.effective < options.least_effective:
+    if found.effective < ENOUGH_DRAWS:
         words = (
             f"{count:,} draws are worth {found.effective:,.0f} at {k_hat}, too few to tell their"
         )
@@ -126,23 +125,22 @@ def with_heavier_tails(
     state: State,
     found: Diagnostics,
     seed: int | list[int],
-    options: Resampling = Resampling(),  # noqa: B008  it is immutable
 ) -> Diagnostics:
     """Whether :func:`corrected` mends what weights of the Gaussian's own draws cannot, in words.
 
     :param found: of the Gaussian, of which nothing but the last words changes.
     :param seed: of the draws, as many as ``corrected`` takes; none where these weights do.
     """
-    if found.are_trusted or found.pareto_k is None or found.num_draws < LIMITS.num_draws:
+    if found.are_trusted or found.pareto_k is None or found.num_draws < NUM_DRAWS:
         return found
-    rng, count = np.random.default_rng([*np.atleast_1d(seed), 1]), LIMITS.num_draws
-    proposal = proposal_for(problem, state, count, rng, options)
+    rng, count = np.random.default_rng([*np.atleast_1d(seed), 1]), NUM_DRAWS
+    proposal = proposal_for(problem, state, count, rng)
     if not proposal.indices.size:
         return found
     first = proposal.weighed(count, rng)
-    if first.effective < options.least_effective:  # more of them would hardly mend that
+    if first.effective < ENOUGH_DRAWS:  # more of them would hardly mend that
         return found
-    heavier = _corrected(problem, state, proposal, first, count, rng, options)
+    heavier = _corrected(problem, state, proposal, first, count, rng)
     if heavier.fault:
         return found
     words = f"heavier tails mend that (k-hat {heavier.pareto_k:.2f}), by "

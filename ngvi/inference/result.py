@@ -20,7 +20,7 @@ from ngvi.inference.hooks import Hooks
 from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.posterior import Parameters
 from ngvi.inference.problem import Cost
-from ngvi.inference.report import SIZES, final_bound, plot, report
+from ngvi.inference.report import WIDTH, final_bound, plot, report
 from ngvi.inference.request import check_guide
 from ngvi.inference.tells import TellsWhatItHas
 from ngvi.inference.trace import Trace
@@ -255,5 +255,5 @@ class Fitted(TellsWhatItHas):
     def _repr_html_(self) -> str:
         """Return the report, for notebooks."""
         head, *lines = repr(self).splitlines()
-        end = SIZES.width + 2
+        end = WIDTH + 2
         return html.table(head, [(line[:end].strip(), line[end:].strip()) for line in lines])

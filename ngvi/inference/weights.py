@@ -10,13 +10,11 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_auto
-from ngvi.inference.options import LEVELS, DrawOptions
+from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import Diagnostics, diagnose, of_minibatches, undefined
 from ngvi.inference.resampling import corrected, with_heavier_tails
-from ngvi.inference.weights_verdict import OPTIONS as VERDICT
-
-DRAWS = DrawOptions()
+from ngvi.inference.weights_verdict import ALIKE, MAX_LATENTS
 
 
 def check_corrected(corrected: bool | str) -> bool | None:
@@ -39,7 +37,7 @@ def diagnosed(result: Any, num_draws: int | None, seed: int | list[int]) -> Diag
         if why := _without_weights(problem):
             return undefined(why)
         found, elsewhere = diagnose(problem, state, num_draws, seed), _elsewhere(result)
-        is_small = result.dim <= DRAWS.max_dim
+        is_small = result.dim <= MAX_LATENTS
         if is_small and not elsewhere and not _without_density(result, problem):
             found = with_heavier_tails(problem, state, found, seed)
     if not elsewhere:
@@ -79,12 +77,12 @@ def is_worth_correcting(result: Any) -> bool:
     them costs little.
     """
     known = result.validation
-    if known is None or not math.isfinite(known.spread) or result.dim > DRAWS.max_dim:
+    if known is None or not math.isfinite(known.spread) or result.dim > MAX_LATENTS:
         return False
     if _elsewhere(result):
         return True
     # The chi-square divergence of nearly equal weights is the variance of their logarithms.
-    return known.is_heavy_tailed or known.spread**2 > 1.0 / VERDICT.alike - 1.0
+    return known.is_heavy_tailed or known.spread**2 > 1.0 / ALIKE - 1.0
 
 
 def check_density(result: Any, problem: Problem, who: str, way_out: str) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ngvi.inference.options import LEVELS, DrawOptions
+from ngvi.inference.options import LEVELS
 from ngvi.inference.pareto import smoothed
 
 #: The last words where weights of ``q`` do not do; others take their place where heavier tails do.
@@ -25,16 +25,12 @@ WAY_ON = "result.nuts() goes on"
 USABLE = 0.7
 
 
-class VerdictOptions(NamedTuple):
-    """Where one word ends and the next begins."""
-
-    #: Effective draws per draw above which nothing changes by more than 0.14 sd (chi-square).
-    alike: float = 0.98
-    #: Effective draws per draw below which ``q`` is far from the posterior.
-    hardly: float = 0.5
-
-
-OPTIONS = VerdictOptions()
+#: Effective draws per draw above which nothing changes by more than 0.14 sd (chi-square).
+ALIKE = 0.98
+#: Effective draws per draw below which ``q`` is far from the posterior.
+HARDLY = 0.5
+#: Most latents of which draws are corrected unasked, and moments judged, for the memory's sake.
+MAX_LATENTS = 2000
 
 
 class Errors(NamedTuple):
@@ -73,7 +69,7 @@ def errors_of(log_weights: np.ndarray, mass: np.ndarray, latents: np.ndarray) ->
     :param mass: what their own tail has missed.
     :param latents: shape ``(n, d)``.
     """
-    if latents.shape[1] > DrawOptions().max_dim:
+    if latents.shape[1] > MAX_LATENTS:
         return None
     weights = np.exp(log_weights)
     squares, noise = [], []
@@ -114,7 +110,7 @@ class Weights(NamedTuple):
 
         :param level: standard errors by which k-hat may be larger than it seems.
         """
-        if self.share >= OPTIONS.alike:
+        if self.share >= ALIKE:
             return True
         if self.errors is None:
             return self.pareto_k + (2 * level - 1) * self.error < USABLE
@@ -139,7 +135,7 @@ class Weights(NamedTuple):
                 f"undecided: {missed}; weights mend that, unless their tail is heavier than it "
                 f"seems: {WAY_ON}"
             )
-        if self.pareto_k - self.error < 1.0 or self.share > OPTIONS.hardly:  # or there is no mean
+        if self.pareto_k - self.error < 1.0 or self.share > HARDLY:  # or there is no mean
             return (
                 f"poor: {missed}, and weights tell too little of it; distrust its spread and its "
                 f"tails: {WAY_ON}"

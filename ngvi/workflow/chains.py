@@ -57,11 +57,7 @@ def states_of(result: Any, problem: Problem, state: Any) -> list[Any]:
     optima = result.optima
     if problem.space.has_model_parameters:
         return [state]  # others are optima with other parameters of the model
-    others = [
-        optimum
-        for optimum in optima[1:]
-        if optimum.bound > optima[0].bound - nuts.OPTIONS.far_below
-    ]
+    others = [optimum for optimum in optima[1:] if optimum.bound > optima[0].bound - nuts.FAR_BELOW]
     return [state, *(result._ppl.state_of(problem, optimum.params) for optimum in others)]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ngvi.estimators.nodes import PredictorCovariance
 from ngvi.inference.pareto import smoothed_weights
-from ngvi.inference.psis import LIMITS
+from ngvi.inference.psis import EQUAL
 from ngvi.inference.weights_verdict import USABLE
 from ngvi.workflow.climb import Steps, climb_all
 from ngvi.workflow.expected import ElementSites, Expected, PredictorSites
@@ -282,7 +282,7 @@ def _log_average(log_weights: np.ndarray) -> tuple[float, float]:
         return -np.inf, np.inf
     smoothed, shape = smoothed_weights(finite)
     value = _log_sum(finite) - np.log(len(log_weights))
-    if finite.std() < LIMITS.equal:
+    if finite.std() < EQUAL:
         return float(value), 0.0
     # The largest of the raw weights are what smoothing replaces: their sum changes with them.
     body = finite.argmin()
@@ -304,6 +304,6 @@ def _psis(of_units: np.ndarray, counted: np.ndarray) -> tuple[np.ndarray, np.nda
         used = np.isfinite(of_units[:, unit])
         if used.any():
             smoothed, shape = smoothed_weights(-counted[used, unit])
-            shapes[unit] = 0.0 if counted[used, unit].std() < LIMITS.equal else shape
+            shapes[unit] = 0.0 if counted[used, unit].std() < EQUAL else shape
             values[unit] = _log_sum(smoothed + of_units[used, unit])
     return values, shapes

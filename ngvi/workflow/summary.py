@@ -10,7 +10,7 @@ import numpy as np
 from ngvi.errors import is_number
 from ngvi.inference.pareto import smoothed_weights
 from ngvi.inference.posterior import to_numpy
-from ngvi.inference.psis import LIMITS, from_log_weights
+from ngvi.inference.psis import EQUAL, from_log_weights
 from ngvi.inference.weights import why_undefined
 
 
@@ -103,7 +103,7 @@ def _weighed(
     if found.pareto_k is None or not len(found.marginals):
         return np.full((3, columns.shape[1]), np.nan), found.verdict
     finite = np.isfinite(log_weights)
-    is_equal = log_weights[finite].std() < LIMITS.equal
+    is_equal = log_weights[finite].std() < EQUAL
     shape = 0.0 if is_equal else found.pareto_k
     with np.errstate(divide="ignore"):
         of_values = np.log(np.abs(centred[finite]))
