@@ -26,7 +26,7 @@ from ngvi.inference.monitor import (
 )
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.optima import Optimum
-from ngvi.inference.options import LEVELS, SampleOptions
+from ngvi.inference.options import LEVELS
 from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.problem import Integrated, Problem
 from ngvi.inference.request import Request
@@ -58,7 +58,7 @@ def optimise(
     :param keep: called after each step, with the problem and its search.
     """
     if request.options.data_passes:
-        problem = over_minibatches(problem, SampleOptions())
+        problem = over_minibatches(problem)
     if problem.objective.is_exact:
         problem = problem.replace(objective=Integrated(problem.objective))
     monitor = monitor or request.monitor(num_steps)

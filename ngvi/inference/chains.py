@@ -43,21 +43,6 @@ def effective_draws(draws: np.ndarray) -> np.ndarray:
     return _by_variable("ess", draws)
 
 
-def error_of_stddevs(draws: np.ndarray) -> np.ndarray:
-    """Return the standard error of each standard deviation, relative to it; zero for a constant.
-
-    Squares have their own number of effective draws, and heavy tails a large variance of squares.
-
-    :param draws: shape ``(chains, draws, d)``.
-    :return: shape ``(d,)``.
-    """
-    squares = np.square(draws - draws.mean((0, 1)))
-    means = squares.mean((0, 1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors = 0.5 * squares.std((0, 1)) / means / np.sqrt(effective_draws(squares))
-    return np.where(means > 0, errors, 0.0)
-
-
 def energy_information(energy: np.ndarray) -> float:
     """Return E-BFMI of the worst chain: how much of the energy's variance a transition changes.
 

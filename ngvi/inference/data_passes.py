@@ -24,14 +24,16 @@ import numpy as np
 
 from ngvi.inference.batches import Batches
 from ngvi.inference.estimate import Direction, Estimate, Sample, State, average
-from ngvi.inference.options import SampleOptions
 from ngvi.inference.problem import Forwarding, Problem, Rows
 
+#: Most minibatches of a pass over all rows; above this, noise costs less.
+MAX_MINIBATCHES = 256
 
-def over_minibatches(problem: Problem, options: SampleOptions) -> Problem:
+
+def over_minibatches(problem: Problem) -> Problem:
     """Let a model that sees minibatches see all rows at once, if these are few enough."""
     rows = problem.objective.rows
-    if rows is None or rows.size > options.max_minibatches * rows.visited:
+    if rows is None or rows.size > MAX_MINIBATCHES * rows.visited:
         return problem
     return problem.replace(objective=_Minibatches(problem.objective, rows))
 

@@ -49,7 +49,7 @@ class LocalSearch(Search):
 
     def __init__(self, problem: Problem, *args, num_groups: int | None = None) -> None:
         super().__init__(problem, *args)
-        self.problem = with_model_parameters(problem, self.options.parameters)
+        self.problem = with_model_parameters(problem)
         self.sample: Sample = []
         self.estimate = NO_ESTIMATE  #: at the state, over the sample
         self.pairs: Pairs = []

@@ -18,15 +18,20 @@ import numpy as np
 
 from ngvi.inference.estimate import Direction, Estimate, Pairs, Sample, State, Step
 from ngvi.inference.metric import Metric
-from ngvi.inference.options import FLAT_METRIC, LEVELS, ParameterOptions
+from ngvi.inference.options import FLAT_METRIC, LEVELS
 from ngvi.inference.problem import Forwarding, Objective, Problem
 
+#: Root mean square of a parameter's first step, in its own units.
+FIRST_STEP = 0.1
+#: Factor of the limit of steps, and of the metric, after a step that was too short.
+GROWTH = 2.0
 
-def with_model_parameters(problem: Problem, options: ParameterOptions) -> Problem:
+
+def with_model_parameters(problem: Problem) -> Problem:
     """Return a problem whose directions have the model's own parameters at their end."""
     if not problem.space.has_model_parameters:
         return problem
-    memory = _Scales(options)
+    memory = _Scales()
 
     def metric(state: State, pairs: Pairs) -> Metric:
         return _JointMetric(state, pairs, problem, memory)
@@ -43,7 +48,6 @@ class _Scales:
     :ivar gamma: by parameter.
     """
 
-    options: ParameterOptions
     ends: tuple[int, ...] = ()
     limits: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))
     gamma: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))
@@ -61,9 +65,8 @@ class _Scales:
     def begin(self, gradient: np.ndarray) -> None:
         """Where nothing is known but the gradient of the parameters."""
         norms = np.array([_rms(gradient[part]) for part in self.parts(len(gradient))])
-        first = self.options.first_step
-        self.gamma = first / np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
-        self.limits = np.full(len(norms), first)
+        self.gamma = FIRST_STEP / np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
+        self.limits = np.full(len(norms), FIRST_STEP)
 
 
 class _JointObjective(Forwarding):
@@ -117,7 +120,7 @@ class _JointMetric(Metric):
             vector[self._num_gaussian :].astype(float)
             for vector in (step.change, before.natural, after.natural)
         )
-        scales, options = self._scales, self._scales.options
+        scales = self._scales
         ends = float(after.gradient @ step.change)
         for index, part in enumerate(scales.parts(len(change))):
             moved, slope = change[part], float(old[part] @ change[part])
@@ -126,7 +129,7 @@ class _JointMetric(Metric):
             enough = LEVELS.shrinkage
             goes_on = ends > enough * step.slope if self._pairs else left > enough
             if goes_on and _rms(moved) > 0.5 * scales.limits[index]:
-                scales.limits[index] *= options.growth
+                scales.limits[index] *= GROWTH
             y = old[part] - new[part]
             product, squares = float(moved @ y), float(y @ y)
             gamma = scales.gamma[index]
@@ -134,7 +137,7 @@ class _JointMetric(Metric):
                 most = LEVELS.growth
                 scales.gamma[index] = np.clip(product / squares, gamma / most, gamma * most)
             elif not is_short and left > enough:
-                scales.gamma[index] *= options.growth
+                scales.gamma[index] *= GROWTH
             elif not is_short and left < -enough:
                 scales.gamma[index] *= LEVELS.shrinkage
 

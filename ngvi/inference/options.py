@@ -51,22 +51,6 @@ LEVELS = Levels()
 
 
 @dataclasses.dataclass(frozen=True)
-class SampleOptions:
-    """Groups of draws."""
-
-    #: Part of the latents that a cubature on chains has dimensions: noise times cost is flat here.
-    share_of_latents: float = 1 / 8
-    #: Most dimensions of a cubature on chains.
-    max_chain_dim: int = 64
-    #: Most points of degree 5 for each point of degree 3: they have a tenth of the noise.
-    quintic_points: float = 2.5
-    #: Fewest dimensions of a cubature of degree 5.
-    quintic_dim: int = 7
-    #: Most minibatches of a pass over all rows; above this, noise costs less.
-    max_minibatches: int = 256
-
-
-@dataclasses.dataclass(frozen=True)
 class MetricOptions:
     """The quasi-Newton memory."""
 
@@ -79,16 +63,6 @@ class MetricOptions:
 #: The memory of families that leave out correlations, and of parameters of the model's own: all
 #: that is known of these is in the pairs, and they may be as flat as the prior beside the data.
 FLAT_METRIC = MetricOptions(max_pairs=50, min_curvature=1e-8)
-
-
-@dataclasses.dataclass(frozen=True)
-class ParameterOptions:
-    """Parameters of the model's own, which have no Fisher metric."""
-
-    #: Root mean square of a parameter's first step, in its own units.
-    first_step: float = 0.1
-    #: Factor of the limit of steps, and of the metric, after a step that was too short.
-    growth: float = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +255,6 @@ class FitOptions:
     check_endless: bool = True
 
     local: LocalSearchOptions = LocalSearchOptions()
-    parameters: ParameterOptions = ParameterOptions()
     stochastic: StochasticOptions = StochasticOptions()
     certificate: CertificateOptions = CertificateOptions()
     multi_start: MultiStartOptions = MultiStartOptions()

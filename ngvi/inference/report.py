@@ -25,8 +25,6 @@ WIDTH, OF_WORDS = 22, 75
 NUM_MARGINALS, NUM_SHOWN = 3, 10
 #: Smallest weight of the picture, as a part of the mean one.
 SMALLEST_WEIGHT = 1e-4
-#: Nats of ``log w`` of which half the square is worth a second fit.
-WIDE = 1.0
 
 
 def final_bound(trace: Trace, part: float = 0.1) -> tuple[float, float]:
@@ -85,8 +83,6 @@ def report(result: Any, complete: bool) -> str:
         f"{result.cost.values:,} values",
     )
     add("bound", _nats(result.bound, result.bound_error))
-    if hint := reparametrize(result):
-        add("hint", hint)
     if not complete:
         add("diagnostics", "not computed yet: print(result) or result.diagnostics")
         return "\n".join(lines)
@@ -121,31 +117,6 @@ def without_mode(guide: Any, params: dict[str, Any]) -> str:
     sizes = {site.name: math.prod(plate.size for plate in site.plates) for site in guide.sites}
     words = [f"{count:.2g} of {sizes[name]:,} of {name!r}" for name, count in counts.items()]
     return f"{', '.join(words)} on average"
-
-
-def reparametrize(result: Any) -> str:
-    """Whether locals by their conditional modes are likely to do better, in words, or nothing.
-
-    They follow what no Gaussian over all latents does: how the spread of locals depends on the
-    globals. Where the Gaussian is as good as exact there is nothing to follow.
-    """
-    guide = result.guide
-    if type(guide).__name__ != "NaturalGaussianGuide" or guide.create_plates is not None:
-        return ""
-    validation = result.validation
-    if second_fit(result) or validation is None or not validation.spread > WIDE:
-        return ""
-    if validation.is_heavy_tailed:  # a few draws in a tail are no spread
-        return ""
-    names = [s.name for s in guide.sites if any(plate.size > 1 for plate in s.plates)]
-    if not names:
-        return ""
-    most = NUM_MARGINALS
-    first = ", ".join(map(repr, names[:most])) + ", ..." * (len(names) > most)
-    return (
-        f"log w varies by {result.validation.spread:.1f} nats. If {first} are independent in "
-        "plates given the rest, guide=ReparametrizedGaussianGuide(model) may raise the bound"
-    )
 
 
 def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:

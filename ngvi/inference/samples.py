@@ -24,10 +24,14 @@ from ngvi.estimators.choice import cost_of_group
 from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points, num_quintic, quintic_points, spherical_points
 from ngvi.inference.estimate import Group, Sample
-from ngvi.inference.options import SampleOptions
 from ngvi.latents.forest import Forest
 
-OPTIONS = SampleOptions()
+#: Part of the latents that a cubature on chains has dimensions, where noise times cost is flat, and
+#: the most of them.
+PART_OF_LATENTS, MAX_CHAIN_DIM = 1 / 8, 64
+#: Most points of degree 5 for each point of degree 3, as they have a tenth of the noise, and the
+#: fewest dimensions for them.
+QUINTIC_POINTS, QUINTIC_DIM = 2.5, 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,18 +50,18 @@ class ChainCubature:
     is_quintic: bool = False
 
     @classmethod
-    def of(cls, forest: Forest, options: SampleOptions = OPTIONS) -> ChainCubature | None:
+    def of(cls, forest: Forest) -> ChainCubature | None:
         """For a forest of locals; None where the dimensions would be more than half of all."""
         least = cls.with_many(forest, 1)
-        wanted = min(options.share_of_latents * forest.dim, options.max_chain_dim)
+        wanted = min(PART_OF_LATENTS * forest.dim, MAX_CHAIN_DIM)
         several = sum(_sizes(forest, is_single=False).values())
         many = int((wanted - least.dim) / several) + 1 if several and wanted > least.dim else 1
         cubic = cls.with_many(forest, many)
         if 2 * cubic.dim > forest.dim:
             return None
-        many = 1 + max((options.quintic_dim - least.dim) // several, 0) if several else 1
+        many = 1 + max((QUINTIC_DIM - least.dim) // several, 0) if several else 1
         quintic = dataclasses.replace(cls.with_many(forest, many), is_quintic=True)
-        most = options.quintic_points * cubic.num_points
+        most = QUINTIC_POINTS * cubic.num_points
         return quintic if quintic.dim > 1 and quintic.num_points <= most else cubic
 
     @classmethod

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ngvi.inference.data_passes import minibatches, over_minibatches
-from ngvi.inference.options import SampleOptions
 from ngvi.inference.problem import Rows
 from tests.inference.numpy_problem import Target, normal
 from tests.ppl import SLOW_IN_NUMPYRO, load
@@ -49,7 +48,7 @@ def of_rows(visited, **options):
 @pytest.mark.parametrize("visited", [1, 4, 5, 22])
 def test_bounds_gradients_and_values_are_those_of_all_rows(visited):
     target, rng = of_rows(visited, is_subsampled=True), np.random.default_rng(0)
-    one = over_minibatches(target.problem(), SampleOptions()).objective
+    one = over_minibatches(target.problem()).objective
     assert not one.is_subsampled and one.cost is target.cost
     state, theta, sample = target.initial, rng.normal(size=(5, 2)), target.sample(rng, 3)
     found, expected = one.bound(state, sample), target.bound(state, sample)

@@ -9,12 +9,11 @@ import pytest
 
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.model_parameters import with_model_parameters
-from ngvi.inference.options import ParameterOptions
 from ngvi.inference.search import Status
 from ngvi.inference.stochastic import StochasticSearch
 from tests.inference.numpy_problem import Target, normal, search_of
 
-OPTIONS, DIM = ParameterOptions(), 2
+DIM = 2
 #: The model's own parameters, a number and two rows, and how steep the bound is along each.
 SHAPES, SIZE = ((), (2, 3)), 7
 STEEPNESS = np.array([1e4, *np.geomspace(0.05, 1.5, 6)])
@@ -59,7 +58,7 @@ def target():
 def estimated():
     """A joint problem, its metric at the first state, and an estimate there."""
     one = target()
-    problem = with_model_parameters(one.problem(), OPTIONS)
+    problem = with_model_parameters(one.problem())
     found = problem.objective.bound(one.initial, one.sample(np.random.default_rng(0), 3))
     return one, problem, problem.metric(one.initial, []), found
 

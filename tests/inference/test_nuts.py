@@ -19,7 +19,6 @@ from tests.ppl import SLOW_IN_NUMPYRO
 
 def test_chains_that_disagree_in_place_or_width_are_found(rng):
     draws = rng.standard_normal((4, 500, 3))
-    np.testing.assert_allclose(chains.error_of_stddevs(draws), 4000**-0.5, rtol=0.2)
     assert chains.r_hat(draws).max() < 1.01
     draws[0, :, 1] += 1.0
     draws[0, :, 2] *= 3.0
@@ -104,9 +103,7 @@ def test_each_fault_says_what_to_do(rng):
     diverging[0, :9] = True
     apart = draws + np.array([0, 0, 5.0, 5.0])[:, None, None]
     walk = rng.standard_normal((4, 500)).cumsum(1)
-    heavy = np.random.default_rng(0).standard_t(2.5, (4, 500, 1))
     cases = [
-        ({"draws": heavy}, r"deviation of x\[0\] has an error of \d+ %.*num_samples="),
         ({"draws": draws, "diverging": diverging}, r"9 of 2000.*target_accept_prob=0\.95"),
         ({"draws": apart}, r"do not agree.*num_warmup"),
         ({"draws": apart, "optimum": (0, 0, 1, 1)}, r"several optima.*num_chains"),

@@ -126,21 +126,6 @@ def test_the_report_says_what_one_wants_to_know(ppl):
     assert repr(fitted) == text
 
 
-def test_the_report_says_where_modes_of_locals_may_do_better(ppl):
-    fitted = result(ppl, *hierarchy(ppl), validation=Validation(-30.0, 0.05, spread=1.4))
-    assert "log w varies by 1.4 nats. If 'effect' are independent" in repr(fitted)
-    assert "guide=ReparametrizedGaussianGuide(model) may raise the bound" in repr(fitted)
-    exact = dataclasses.replace(fitted, validation=Validation(-30.0, 0.01, spread=0.3))
-    ppl.forget()
-    by_few = dataclasses.replace(
-        fitted, validation=Validation(-30.0, 0.05, spread=1.4, is_heavy_tailed=True)
-    )
-    assert "hint" not in repr(by_few)
-    flat = conjugate_result(ppl, validation=Validation(-30.0, 0.05, spread=1.4))
-    for other in (exact, flat, dataclasses.replace(fitted, validation=None)):
-        assert "hint" not in repr(other)
-
-
 def test_a_fit_that_has_not_converged_says_so_first(ppl):
     fitted = dataclasses.replace(
         shared_result(ppl), verdict="not converged", reason="too few: try more"
