@@ -37,14 +37,6 @@ def test_fisher_of_a_cholesky_factor_is_lemma_1(dim, rng):
     assert reference.relative_error(actual, expected) < ROUNDING
 
 
-@pytest.mark.parametrize("dim", [1, 5])
-def test_fisher_of_mean_field_is_one_and_two_over_the_variance(dim, rng):
-    loc, scale = reference.random_gaussian("diagonal", dim, rng)
-    expected = np.diag(np.concatenate([scale**-2, 2 * scale**-2]))
-    actual = reference.fisher("diagonal", loc, scale)
-    assert reference.relative_error(actual, expected) < ROUNDING
-
-
 def _design(n, d, rng):
     return np.column_stack([np.ones(n), rng.normal(size=(n, d - 1))])
 

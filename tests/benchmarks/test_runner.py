@@ -3,54 +3,12 @@
 from __future__ import annotations
 
 import csv
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import pages
 from benchmarks.gauntlet import __main__ as runner
-from benchmarks.models import ENTRIES, Ppl, chosen
-from benchmarks.registry import FOLDER, scripts
-
-ROOT = Path(__file__).parents[2]
-SCRIPTS = list(scripts())
-
-
-def test_every_module_with_a_command_line_is_listed_and_says_how_it_is_run():
-    with_one = {p for p in FOLDER.rglob("*.py") if ".parse_args(" in p.read_text("utf-8")}
-    assert with_one == {script.path for script in SCRIPTS}
-    for script in SCRIPTS:
-        assert (
-            script.about.endswith(".") and f"python -m benchmarks {script.name}" in script.docstring
-        )
-
-
-def test_the_list_is_printed_and_a_wrong_name_is_refused():
-    command = [sys.executable, "-m", "benchmarks"]
-    options = {"cwd": ROOT, "capture_output": True, "text": True, "check": False}
-    lines = subprocess.run(command, **options).stdout.splitlines()
-    assert {script.name for script in SCRIPTS} <= {line.split(" ")[0] for line in lines}
-    refused = subprocess.run([*command, "horseshoe"], **options)
-    assert refused.returncode and "lists them" in refused.stderr
-
-
-def test_one_page_lists_all_with_day_machine_command_and_code():
-    rows = pages.read(pages.INDEX)
-    listed = [re.search(r"\]\((.*)\)", row["page"])[1] for row in rows]
-    there = {path.name for path in pages.FOLDER.glob("*.md")} - {"index.md"}
-    assert there == {name for name in listed if not name.startswith("../")}
-    for row in rows:
-        assert re.fullmatch(r"20\d\d-\d\d-\d\d", row["last run"]) and "core" in row["machine"]
-
-
-def test_the_sets_have_their_models():
-    assert len(chosen()) == 179
-    assert len(chosen(part="everyday")) == 54 and chosen(part="unseen")
-    assert len(chosen(part="visible")) + len(chosen(part="held_out")) == 92
+from benchmarks.models import ENTRIES, Ppl
 
 
 @pytest.mark.parametrize("name", ["plain/eight_schools", "ridges/exponentials", "mixtures/geyser"])

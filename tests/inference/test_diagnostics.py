@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from ngvi.inference import psis
-from ngvi.inference.pareto import error_of_k, smoothed_weights, tail_size
+from ngvi.inference.pareto import smoothed_weights
 from ngvi.inference.psis import from_log_weights
 from ngvi.inference.weights_verdict import Errors, Weights
 from ngvi.latents.layout import Site
@@ -279,14 +279,6 @@ def test_the_verdict_is_one_function_of_all_that_is_known():
         assert found.verdict.startswith(word + ":") and found.are_trusted is trusted
     untold = [found.verdict for found, _, trusted in words if not trusted]
     assert all("result.nuts()" in verdict for verdict in untold)
-
-
-def test_the_error_of_k_is_that_of_repetitions():
-    rng = np.random.default_rng(0)
-    for shape in (0.3, 0.7):
-        found = [smoothed_weights(shape * rng.exponential(size=4000))[1] for _ in range(200)]
-        stated = error_of_k(float(np.mean(found)), tail_size(4000))
-        assert np.std(found) == pytest.approx(stated, rel=0.3)
 
 
 class Narrow:

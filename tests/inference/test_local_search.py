@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -12,14 +11,10 @@ from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.options import CertificateOptions, FitOptions, LocalSearchOptions
 from ngvi.inference.search import Status
 from tests.inference.numpy_problem import (
-    CENTRE,
-    OPTIMUM,
-    SCALE,
     TOLERANCE,
     Target,
     best,
     correlated,
-    divergence,
     exact_bound,
     gaussian,
     mixture,
@@ -105,16 +100,6 @@ def test_a_smaller_tolerance_is_met_from_an_optimum():
     assert search.status is Status.OPTIMUM and search.certificate.upper < 1e-3 < before
     gap = best(target, search.state)[1] - exact_bound(target, search.state)
     assert gap < 1e-3
-
-
-def test_the_optimum_of_another_search_is_certified_where_it_is():
-    search = search_of(LocalSearch, Target(gaussian), state=OPTIMUM)
-    search.certify()
-    assert search.status is Status.OPTIMUM and search.state is OPTIMUM
-    near = dataclasses.replace(OPTIMUM, mean=CENTRE + SCALE)
-    search = search_of(LocalSearch, Target(gaussian), state=near)
-    search.certify()
-    assert search.status is Status.OPTIMUM and divergence(search.state, OPTIMUM) < TOLERANCE
 
 
 # -- where it ends otherwise -----------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ngvi.inference.api import found_optima, optimise
-from ngvi.inference.options import EFFORTS, LEVELS, FitOptions, MultiStartOptions
+from ngvi.inference.options import EFFORTS, LEVELS, MultiStartOptions
 from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
@@ -34,10 +34,6 @@ def solved(target, seed=0, state=None, share=1.0, **options):
     request = Request(**{"tolerance": 0.05, "max_steps": 400, **options})
     with mock.patch.dict(EFFORTS, standard=share):
         return optimise(target.problem(), np.random.default_rng(seed), request, state)
-
-
-def small(**options):
-    return FitOptions(multi_start=MultiStartOptions(**options))
 
 
 # -- verdicts --------------------------------------------------------------------------
@@ -197,22 +193,6 @@ def test_a_saddle_takes_no_claim_away(num, spread, noise):
 
     outcome = solved(Target(raw_scale, dim=num + 1, of_prior=(0.0, 3.0)))
     assert outcome.verdict == CERTIFIED and outcome.optimum.count >= 8
-
-
-# -- budgets ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("share", [0.5, 2.0])
-def test_other_optima_cost_no_more_than_their_share(share):
-    """... and a floor, and one round of starts."""
-    options = small(exploration_floor=100, unseen=0.0)
-    target = Target(many_modes, of_prior=(0.0, 5.0))
-    outcome = solved(target, share=share, options=options)
-    alone = Target(many_modes, of_prior=(0.0, 5.0))
-    solved(alone, share=0.0, options=options)
-    own, found = alone.cost.total, outcome.exploration
-    one_round = 8 * 1000  # of ascents, coarse ends and validations
-    assert 0 < found.cost <= share * own + 100 + one_round
 
 
 # -- whatever ends it ------------------------------------------------------------------

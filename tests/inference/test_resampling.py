@@ -87,15 +87,6 @@ def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():
     assert np.mean(found[:, 2] < low) == pytest.approx(0.001, abs=0.0007)
 
 
-def test_a_density_without_a_finite_value_is_an_error():
-    class Nowhere(Skew):
-        def log_density(self, state, latents):
-            return np.full(len(latents), np.nan)
-
-    with pytest.raises(ValueError, match=r"finite at none.*result\.diagnostics"):
-        corrected(Nowhere(), _best(), 10)
-
-
 def test_where_heavier_tails_do_what_the_gaussian_s_weights_cannot_it_is_said():
     """The law of a half-Cauchy variable's logarithm, whose tails are exponential."""
 

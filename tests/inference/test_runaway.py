@@ -7,7 +7,7 @@ import pytest
 
 from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import NOT_CONVERGED
-from ngvi.inference.runaway import runaway, widens_without_limit
+from ngvi.inference.runaway import runaway
 from ngvi.inference.search import Status
 from tests.inference.numpy_problem import CENTRE, SCALE, State, Target, gaussian, normal
 from tests.inference.test_multistart import solved
@@ -84,12 +84,3 @@ def test_a_search_that_runs_away_is_none_that_has_converged():
     outcome = solved(Target(half))
     assert outcome.verdict == NOT_CONVERGED and "'x[1]' runs away" in outcome.finding.sentence
     assert outcome.optimum.status is not Status.OPTIMUM
-
-
-@pytest.mark.parametrize("flat", [1, 2])
-def test_flat_directions_are_told_from_wide_ones(flat):
-    is_flat, centre, scale = np.arange(3) < flat, np.array([2.0, -1.0, 0.5]), [0.3, 1.0, 2.0]
-    wide = State(centre, np.log(np.where(is_flat, 1e20, scale)))
-    for end, is_found in ((1e30, True), (1e20, False)):
-        one = Target(lambda x, end=end: gaussian(x, centre, np.where(is_flat, end, scale)), 3)
-        assert widens_without_limit(one.problem(), wide, OPTIONS) is is_found

@@ -67,19 +67,6 @@ def test_it_says_why_it_ended(name):
     assert np.isfinite([*search.state.mean, *search.state.log_scale]).all()
 
 
-@pytest.mark.parametrize("beyond", [math.nan, -1e3])
-def test_from_a_state_without_a_bound_or_far_below_it_goes_back(beyond):
-    def wall(state, value):
-        return value if state.mean[0] < 1.5 else value + beyond
-
-    target = Target(gaussian, change=wall, noise=0.3, is_subsampled=True)
-    search = search_of(StochasticSearch, target, max_steps=60)
-    search.advance()
-    assert search.state.mean[0] < 1.5 and max(state.mean[0] for state, _ in target.asked) > 1.5
-    losses = np.array(search.trace.losses)
-    assert np.isfinite(losses).all() and losses.max() < 500.0
-
-
 def test_a_fall_that_is_noise_is_none():
     """Values scatter by five nats, by the seeds of their groups; no step is taken back."""
     rng = np.random.default_rng(3)

@@ -112,18 +112,6 @@ def test_a_branch_that_is_seen_late_ends_it():
         assert torch.equal(replays("f", function, X)[0], -X)
 
 
-def test_data_that_have_changed_are_read_again():
-    data = torch.ones(3, dtype=torch.float64)
-
-    def function(x):
-        return (x * data.exp(),)
-
-    with Replays() as replays:
-        for k in range(30):
-            data += k % 10 == 8
-            assert torch.equal(replays("f", function, X)[0], X * data.exp())
-
-
 SCALE = 1.0
 
 

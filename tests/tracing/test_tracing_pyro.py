@@ -20,9 +20,7 @@ from pyro.infer.reparam import LocScaleReparam
 from pyro_ngvi.tracing import (
     LogDensity,
     choose_particles,
-    hessian_misses_curvature,
     inspect,
-    sites_without_hessian,
 )
 from pyro_ngvi.tracing.minibatch import MinibatchMessenger
 
@@ -204,40 +202,3 @@ def test_model_parameters_are_live(particles):
     # d/d(log scale) of -log(scale) - r^2 / (2 scale^2), over both data and draws.
     expected = ((y - draws).square() / 4.0 - 1.0).sum()
     assert float(leaf.grad) == pytest.approx(float(expected))
-
-
-# -- differentiability --------------------------------------------------------------------
-
-
-def curvature_verdict(log_likelihood):
-    def model():
-        x = pyro.sample("x", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-        pyro.factor("likelihood", log_likelihood(x))
-
-    _, density = set_up(model, (), {})
-    (site,) = density.posteriors
-    choose_particles(density, {site: torch.randn(2, 2)})
-    at = {site: torch.tensor([0.1, -0.2])}, {site: torch.tensor([0.5, 0.4])}
-    return hessian_misses_curvature(density, *at), sites_without_hessian(density, *at)
-
-
-def test_a_wrong_second_derivative_is_noticed():
-    class ByNumpy(torch.autograd.Function):
-        @staticmethod
-        def forward(x):
-            return -2.0 * x.square()
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            ctx.save_for_backward(*inputs)
-
-        @staticmethod
-        def backward(ctx, grad):
-            (x,) = ctx.saved_tensors
-            return grad * torch.from_numpy(-4.0 * x.detach().numpy())
-
-        generate_vmap_rule = True
-
-    missed, sites = curvature_verdict(lambda x: ByNumpy.apply(x).sum(-1))
-    assert missed
-    assert sites == ["likelihood"]
