@@ -47,16 +47,9 @@ PYRO_NAMES = {
 }
 
 
-#: Optimisers that only comparisons want.
-BASELINES = ("NAdam", "ProxGenAdam")
-
-
 def algorithm(package: Any, name: str) -> Any:
-    """An optimiser of a package by its name, or one of the benchmarks' baselines."""
-    home = f"{package.__name__}.optim"
-    if name in BASELINES:
-        home = f"tests.tan.baselines.in_{package.__name__.removesuffix('_ngvi')}"
-    return getattr(importlib.import_module(home), name)
+    """An optimiser of a package by its name."""
+    return getattr(importlib.import_module(f"{package.__name__}.optim"), name)
 
 
 def load(name: str) -> Any:
@@ -182,7 +175,6 @@ class Ppl:
             "covariance_cholesky": self.families.CovarianceCholesky,
             "precision_cholesky": self.families.PrecisionCholesky,
             "precision": named(self.name, "Precision"),
-            "covariance": named(self.name, "Covariance"),
             "diagonal": self.families.Diagonal,
         }[family]
 
@@ -644,9 +636,13 @@ class Pyro(Ppl):
     def jvp(self, function: Callable, family: Any, tangent: Any) -> Any:
         import torch
 
-        primals = tuple(c.detach() for c in family.coordinates().values())
+        names, primals = zip(*family.detach().coordinates().items(), strict=True)
         tangents = tuple(tangent.coordinates().values())
-        return torch.func.jvp(lambda *c: function(type(family)(*c)), primals, tangents)[1]
+
+        def of_arrays(*values):
+            return function(dataclasses.replace(family, **dict(zip(names, values, strict=True))))
+
+        return torch.func.jvp(of_arrays, primals, tangents)[1]
 
     def copy(self, family: Any) -> Any:
         return family.detach().map(lambda value: value.clone())

@@ -16,7 +16,6 @@ family                    ``scale``                                          a g
 ``covariance_cholesky``   ``C``, lower triangular, ``Sigma = C C^T``         its lower triangle
 ``precision_cholesky``    ``T``, lower triangular, ``Sigma^-1 = T T^T``      its lower triangle
 ``precision``             ``S = Sigma^-1``, symmetric                        its symmetric part
-``covariance``            ``Sigma``, symmetric                               its symmetric part
 ``diagonal``              standard deviations, a vector                      all of it
 ========================  =================================================  ============
 
@@ -39,7 +38,7 @@ FAMILIES = ("covariance_cholesky", "diagonal")
 
 #: Families by the form of their second coordinate.
 TRIANGULAR = ("covariance_cholesky", "precision_cholesky")
-SYMMETRIC = ("precision", "covariance")
+SYMMETRIC = ("precision",)
 DENSE_FAMILIES = (*TRIANGULAR, *SYMMETRIC)
 ALL_FAMILIES = (*DENSE_FAMILIES, "diagonal")
 
@@ -48,7 +47,6 @@ SCALE_NAME = {
     "covariance_cholesky": "scale_tril",
     "precision_cholesky": "precision_tril",
     "precision": "precision",
-    "covariance": "covariance",
     "diagonal": "scale",
 }
 
@@ -101,8 +99,6 @@ def covariance(family: str, scale) -> np.ndarray:
     scale = np.asarray(scale, float)
     if family == "diagonal":
         return np.diag(scale**2)
-    if family == "covariance":
-        return scale
     if family == "precision":
         return np.linalg.inv(scale)
     inverse = np.linalg.inv(scale)
@@ -116,7 +112,6 @@ def root(family: str, scale) -> np.ndarray:
         "covariance_cholesky": lambda: scale,
         "precision_cholesky": lambda: np.linalg.inv(scale).T,
         "precision": lambda: np.linalg.inv(np.linalg.cholesky(scale)).T,
-        "covariance": lambda: np.linalg.cholesky(scale),
         "diagonal": lambda: np.diag(scale),
     }[family]()
 
@@ -138,7 +133,6 @@ def gaussian_from_covariance(family: str, sigma) -> np.ndarray:
         "covariance_cholesky": lambda: np.linalg.cholesky(sigma),
         "precision_cholesky": lambda: np.linalg.cholesky(np.linalg.inv(sigma)),
         "precision": lambda: np.linalg.inv(sigma),
-        "covariance": lambda: sigma,
         "diagonal": lambda: np.sqrt(np.diag(sigma)),
     }[family]()
 
@@ -215,8 +209,6 @@ def bonnet_price_gradient(family: str, scale, gradient, hessian):
     slope = 0.5 * (hessian + np.linalg.inv(sigma))  # dL/dSigma
     if family == "diagonal":
         return gradient, 2 * np.diag(slope) * scale
-    if family == "covariance":
-        return gradient, slope
     if family == "covariance_cholesky":
         return gradient, np.tril(2 * slope @ scale)
     of_precision = -sigma @ slope @ sigma

@@ -139,9 +139,7 @@ def test_the_guides_have_the_same_arguments_and_defaults(name):
     assert a == b
 
 
-@pytest.mark.parametrize(
-    "name", ["BLR", "IVON", "NAdam", "Nagm", "ProxGenAdam", "Snngm", "VOGN", "VON"]
-)
+@pytest.mark.parametrize("name", ["BLR", "IVON", "Nagm", "Snngm", "VOGN", "VON"])
 def test_the_optimisers_have_the_same_defaults(name):
     a, b = (algorithm(package, name) for package in _packages())
     of_numpyro = _defaults(a)

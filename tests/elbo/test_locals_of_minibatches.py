@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.families import steps
 from tests.guide.test_subsampled_latents import (
     BATCHES,
     LOCAL,
@@ -153,45 +152,6 @@ def test_minibatches_find_the_posterior_of_a_linear_model(ppl, step_size):
 
 
 # -- what a rule makes of it ----------------------------------------------------------
-
-
-@pytest.mark.fast_in_numpyro("sparse_precision")
-@pytest.mark.parametrize("family", LOCAL)
-def test_weighted_parts_add_up_to_the_direction(ppl, family):
-    guide = _guide(ppl, family)
-    here = _perturbed(ppl, _start(ppl, guide, BATCHES[0]))
-    direction, element = _perturbed(ppl, here), _coordinates(guide)
-
-    def part(element_of):
-        weight = ppl.array((element == element_of).astype(float))
-        return ppl.compiled(steps.weighted)(here, direction, weight, weight)
-
-    parts = [part(one) for one in range(-1, N)]
-    for name, value in direction.coordinates().items():
-        total = sum(ppl.numpy(getattr(one, name)) for one in parts)
-        np.testing.assert_allclose(total, ppl.numpy(value), rtol=1e-12, atol=1e-12)
-    for number, one in enumerate(parts[1:]):
-        moved = ppl.numpy(steps.moved_latents(here, one))
-        np.testing.assert_array_equal(moved, element == number)
-    # Parts of different latents are orthogonal: slopes along them are slopes of their own.
-    inner = ppl.numpy(ppl.compiled(steps.inner)(here, parts[1], parts[2]))
-    assert abs(inner) < 1e-12 * abs(ppl.numpy(steps.inner(here, parts[1], parts[1])))
-
-
-@SLOW_IN_NUMPYRO
-def test_a_model_whose_latents_all_move_takes_the_same_steps(ppl, monkeypatch):
-    from ngvi.optim import blr
-
-    def run():
-        guide = _guide(ppl, "sparse_precision")
-        svi = ppl.svi(guide.model, guide, ppl.package.BLR(), args=(np.arange(N),))
-        svi.run(5)
-        return {k: ppl.numpy(v).copy() for k, v in svi.family.coordinates().items()}
-
-    with_counts = run()
-    monkeypatch.setattr(blr, "none_yet", lambda on, families: None)
-    for name, value in run().items():
-        np.testing.assert_array_equal(value, with_counts[name])
 
 
 # -- what cannot be done is said ------------------------------------------------------

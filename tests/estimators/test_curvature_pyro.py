@@ -14,13 +14,8 @@ import pyro
 import pyro.distributions as dist
 import torch
 
-from ngvi.latents import forest
 from pyro_ngvi import NaturalGaussianGuide
 from pyro_ngvi.estimators import HessianProducts, plan
-from pyro_ngvi.estimators.hessian import diagonals, hessians
-from pyro_ngvi.estimators.moments import plus
-from pyro_ngvi.families import CovarianceCholesky, LowRankPrecision
-from pyro_ngvi.networks.gauss_newton import GaussNewton, _columns, _rows, minus_squares
 
 
 @pytest.fixture(autouse=True)
@@ -53,22 +48,6 @@ def test_every_way_gives_the_same_products(way, bytes_per_product):
     assert products.way == way
 
 
-@pytest.mark.parametrize("bytes_per_product", [0.0, 2**22])
-def test_a_diagonal_takes_two_products_or_as_many_as_latents(bytes_per_product, monkeypatch):
-    theta, gradient, exact = draws()
-    products, calls = HessianProducts(), []
-    inside = products._with
-    monkeypatch.setattr(products, "_with", lambda v, *a: calls.append(len(v)) or inside(v, *a))
-    size = {"bytes_per_product": bytes_per_product}
-    actual = products.diagonal(gradient, theta, log_density, **size)
-    assert torch.allclose(actual, exact.diagonal(dim1=1, dim2=2))
-    assert sum(calls) == 6
-    (gradient,) = torch.autograd.grad(theta.sin().sum(), theta, create_graph=True)
-    actual = products.diagonal(gradient, theta, lambda x: x.sin().sum(-1), **size)
-    assert torch.allclose(actual, -theta.sin())
-    assert sum(calls) == 8
-
-
 class Twice(torch.autograd.Function):
     """The identity, whose backward pass looks at numbers."""
 
@@ -94,47 +73,6 @@ def test_a_backward_pass_that_cannot_be_batched_is_run_one_by_one():
     assert products.way == 1
     expected = torch.diag_embed(6 * theta.detach()).movedim(1, 0)
     assert torch.allclose(actual, expected)
-
-
-@pytest.mark.parametrize("gradients", [_rows, _columns])
-@pytest.mark.parametrize("at_once", [1, 3, 100])
-def test_rows_and_columns_give_the_same_gradients_of_examples(gradients, at_once):
-    X = torch.randn(7, 4)
-    theta = torch.randn(3, 4, requires_grad=True)
-    logits = theta @ X.mT
-    actual = gradients(torch.nn.functional.logsigmoid(logits), theta, at_once)
-    assert torch.allclose(actual, torch.sigmoid(-logits)[..., None] * X)
-
-
-def test_gauss_newton_subtracts_squares_from_the_rest():
-    family = CovarianceCholesky(torch.zeros(2), torch.eye(2))
-    rest = hessians(torch.zeros(2, 3, 2), family)
-    rows, scale = torch.randn(3, 5, 2), torch.full((3, 5), 2.0)
-    rows[2, 0] = torch.inf
-    curvature = minus_squares(rest, rows, scale, family)
-    kept = curvature.finite()
-    assert kept.tolist() == [True, True, False]
-    expected = -2.0 * torch.einsum("kni,knj->ij", rows[:2], rows[:2])
-    assert torch.allclose(curvature.total(kept), expected)
-
-
-def test_low_rank_gets_the_gradients_of_examples_and_no_matrix(monkeypatch):
-    monkeypatch.setattr(forest, "MAX_DENSIFIED_DIM", 1)
-    start = LowRankPrecision(rank=2).initial(torch.zeros(4), 1.0)
-    rest, rows, scale = torch.randn(3, 4), torch.randn(3, 5, 4), torch.rand(3, 5)
-    rest[1, 0] = torch.nan
-    curvature = minus_squares(diagonals(rest), rows, scale, start)
-    kept = curvature.finite()
-    parts = [curvature.total(kept & (torch.arange(3) == draw)) for draw in (0, 2)]
-    estimator, gradient = GaussNewton(3, 0.0), torch.randn(4)
-    of_both = (scale.sqrt()[..., None] * rows / 2**0.5)[[0, 2]].flatten(0, 1)
-    expected = start.natural_gradient_from_rows(gradient, of_both, -rest[[0, 2]].mean(0))
-    for total in (curvature.total(kept), plus(*parts)):
-        actual = estimator.direction(start, gradient, total, 2)
-        for one, other in zip(
-            actual.coordinates().values(), expected.coordinates().values(), strict=True
-        ):
-            assert torch.allclose(one, other)
 
 
 def test_a_plan_keeps_no_draws_that_it_was_made_with(monkeypatch):

@@ -42,17 +42,6 @@ def test_draws_come_in_pairs_and_an_odd_one_has_none(backend, num_draws, quasi_r
 
 
 @pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
-def test_pairs_stay_within_a_group(numpyro_backend, quasi_random):
-    import jax
-
-    standard_normal = numpyro_backend.module("estimators").standard_normal
-    z = standard_normal(jax.random.key(0), (3, 4, 0), 2, np.float64, quasi_random=quasi_random)
-    np.testing.assert_array_equal(z[2], -z[0])
-    np.testing.assert_array_equal(z[5:], -z[3:5])
-    assert len(np.unique(np.abs(z[:, 0]))) == 4
-
-
-@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
 def test_a_seed_determines_the_draws_and_another_gives_others(backend, quasi_random):
     first, again, other = (
         backend.numpy(draws(backend, 6, 3, seed, quasi_random=quasi_random)) for seed in (1, 1, 2)

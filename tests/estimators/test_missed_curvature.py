@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.estimators.missed_curvature import missed, what_is_missed
+from ngvi.estimators.missed_curvature import missed
 from ngvi.estimators.options import DEFAULTS
 
 CENTRE, STEP = np.array([0.1, -0.2]), np.array([0.5, 0.4])
@@ -29,12 +29,6 @@ def verdict(**functions):
 
 def wave(x):
     return np.sin(30.0 * x)
-
-
-def test_what_is_smooth_is_looked_at_once():
-    names, calls = verdict(cubic=(lambda x: x**2, lambda x: 2.0 * x))
-    assert names == []
-    assert calls == [(DEFAULTS.segment_nodes + 2, None)]
 
 
 def test_a_kink_is_named_and_what_is_merely_wavy_is_not():
@@ -63,19 +57,3 @@ def test_what_is_not_finite_is_not_judged(bad):
         return np.full_like(x, bad)
 
     assert verdict(broken=(broken, broken))[0] == []
-
-
-def test_rounding_is_no_kink():
-    noise = np.random.default_rng(0).normal(
-        size=(DEFAULTS.segment_nodes * DEFAULTS.segment_panels + 2, 2)
-    )
-
-    def rounded(x):
-        return 1e6 + 1e-9 * noise[: len(x)]
-
-    assert verdict(rounded=(rounded, np.zeros_like))[0] == []
-
-
-def test_the_words_name_the_sites():
-    assert "The log density of 'a', 'b' has a curvature" in what_is_missed(["a", "b"])
-    assert what_is_missed([], "no") == "The log density cannot be differentiated twice (no)"

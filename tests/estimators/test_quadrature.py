@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from ngvi.estimators.additive_terms import (
-    AdditiveTerms,
-    Kind,
-    Level,
     NotAdditiveError,
-    Op,
-    Reader,
-    evaluate,
 )
 from ngvi.estimators.nodes import nodes
 from tests.ppl import SLOW_IN_NUMPYRO
@@ -107,20 +101,55 @@ def test_moments_are_those_in_closed_form(ppl, name, rng):
     assert_price(ppl, family, direction, *moments, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("ppl", ["numpyro"], indirect=True)
+def test_products_have_all_bits_where_a_gpu_would_drop_some(ppl):
+    """The log density's own as well: at the optimum they cancel."""
+    import jax
+
+    from numpyro_ngvi.estimators import PointsBySite
+
+    X = ppl.array(np.eye(4, 3))
+
+    def density(latents, *_):
+        return (X @ latents["w"] - ppl.np.exp(X @ latents["w"])).sum()
+
+    def estimate(loc):
+        family = ppl.families.CovarianceCholesky(loc, ppl.array(np.eye(3)))
+        noise, keys = ppl.array(np.ones((2, 3))), jax.random.split(jax.random.key(0))
+        points = PointsBySite({"w": noise}, ppl.np.zeros(2), keys)
+        quadrature = ppl.module("estimators.quadrature").Quadrature()
+        return quadrature(density, {"w": family}, points)
+
+    program = str(jax.make_jaxpr(estimate)(ppl.array(np.zeros(3))))
+    count = program.count("dot_general[")
+    assert 4 < count == program.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")
+
+
+@SLOW_IN_NUMPYRO
+def test_many_raw_covariates_are_claimed_and_right(ppl):
+    rng = np.random.default_rng(0)
+    X = 800.0 + 60.0 * rng.normal(size=(150, 110))
+    y = (rng.random(150) < 1 / (1 + np.exp(-(X[:, :5] - 800.0) @ rng.normal(size=5) / 60))) * 1.0
+    X, y = ppl.array(X), ppl.array(y)
+
+    def model():
+        a = ppl.sample("a", ppl.dist.Normal(0.0, 50.0))
+        b = ppl.sample("b", ppl.dist.Normal(0.0, 0.01).expand([110]).to_event(1))
+        with ppl.plate("rows", 150):
+            ppl.sample("y", ppl.dist.Bernoulli(logits=a + X @ b), obs=y)
+
+    result = ppl.fit(model)
+    assert result.converged, result.reason
+    assert result.cost.products < 27 * 111  # two runs, and no state is integrated twice
+    # The same optimum by the Bayesian learning rule, which "auto" also gives no draws.
+    losses = ppl.svi(model, "covariance_cholesky").run(60)
+    assert np.ptp(losses[-3:]) < 1e-4
+    assert abs(result.losses[-1] - losses[-1]) < 0.01
+
+
 def kinked(ppl):
     def model():
         ppl.sample("w", ppl.dist.Laplace(0.0, 1.0).expand([3]).to_event(1))
-
-    return model
-
-
-def slightly_kinked(ppl):
-    """The kink is a small part of all that the slope changes."""
-
-    def model():
-        x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0))
-        mean = ppl.np.where(x > 0, x, 0.0 * x)
-        ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=ppl.array(0.6))
 
     return model
 
@@ -165,7 +194,6 @@ def flat(ppl):
     ("make", "words"),
     [
         (kinked, "a kink or a jump"),
-        (slightly_kinked, "a kink or a jump"),
         (three_predictors, "affine"),
         (own_parameter, "its own"),
         (flat, "no latent"),
@@ -218,12 +246,6 @@ def test_a_number_that_a_model_reads_unseen_is_refused(ppl):
         ).step()
 
 
-def _into_zeros(torch, x):
-    full = torch.zeros(4, dtype=x.dtype)
-    full[1:] = x
-    return full.exp().sum()
-
-
 def _through_a_view(torch, x):
     doubled = 2.0 * x
     view = doubled[1:]
@@ -235,10 +257,6 @@ def _by_a_number(torch, x):
     return (x if x[0] > 0.1 else -x).exp().sum()
 
 
-def _by_numbers(torch, x):
-    return x.exp().sum() * float(x[0])
-
-
 def _cut_off(torch, x):
     return x.exp().sum() * x.data.sum()
 
@@ -246,10 +264,8 @@ def _cut_off(torch, x):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (_into_zeros, "copy_, which writes"),
         (_through_a_view, "add_, which writes"),
         (_by_a_number, "reads a number"),
-        (_by_numbers, "reads a number"),
         (_cut_off, "detach"),
     ],
 )
@@ -283,62 +299,6 @@ def test_the_terms_of_a_pass_over_minibatches_are_those_of_its_rows(ppl):
     assert bound(4) == pytest.approx(bound(None), abs=0.01)
 
 
-# -- without tensors ------------------------------------------------------------------------------
-
-
-def operation(kind, function, name=None):
-    return Op(kind, function, name or f"{kind.name} {id(function)}")
-
-
-ADD, SUBTRACT = operation(Kind.SUM, np.add), operation(Kind.SUM, np.subtract)
-MULTIPLY, EXP = operation(Kind.PRODUCT, np.multiply), operation(Kind.EACH, np.exp)
-DOT, TOTAL = operation(Kind.BILINEAR, np.matmul), operation(Kind.LINEAR, np.sum)
-FILL = operation(Kind.COPY, lambda value: np.broadcast_to(value, (4,)), "fill")
-
-
-def test_terms_of_a_program_are_found_and_give_its_value(rng):
-    # l = sum_i exp(x_i . b - y_i) s + b_0 b_0, with s = exp(c), spread twice.
-    reader = Reader()
-    b, c = reader.latent((3,)), reader.latent(())
-    X, y = reader.constant(rng.normal(size=(4, 3)), (4, 3)), reader.constant(np.arange(4.0), (4,))
-    predictor = reader.apply(DOT, [X, b], (4,))
-    shifted = reader.apply(SUBTRACT, [predictor, y], (4,))
-    assert shifted.level is Level.AFFINE
-    rate = reader.apply(EXP, [shifted], (4,))
-    scale = reader.apply(FILL, [reader.apply(EXP, [c], ())], (4,))
-    again = reader.apply(FILL, [reader.apply(EXP, [c], ())], (4,))
-    product = reader.apply(MULTIPLY, [rate, scale], (4,))
-    product = reader.apply(MULTIPLY, [product, again], (4,))
-    assert product.level is Level.LOCAL
-    first = reader.apply(TOTAL, [product], ())
-    second = reader.apply(TOTAL, [reader.apply(MULTIPLY, [b, b], (3,))], ())
-    terms = AdditiveTerms.of(reader.apply(ADD, [first, second], ()), [b, c])
-    counts = sorted(len(term.predictors) for term in terms.terms)
-    assert counts == [1, 2]  # the predictor and c, not c twice; and b
-    at = {id(b): rng.normal(size=3), id(c): np.array(0.3)}
-    expected = np.exp(X.value @ at[id(b)] - y.value).sum() * np.exp(0.6) + at[id(b)] @ at[id(b)]
-    of_predictors = dict(
-        zip(map(id, terms.predictors), evaluate(terms.predictors, at), strict=True)
-    )
-    values = [
-        term.value([of_predictors[id(one)] for one in term.predictors]) for term in terms.terms
-    ]
-    assert terms.value(values) == pytest.approx(expected)
-
-
-def test_what_fits_nowhere_is_refused(rng):
-    reader = Reader()
-    vectors = [reader.latent((4,)) for _ in range(3)]
-    product = reader.apply(MULTIPLY, vectors[:2], (4,))
-    with pytest.raises(NotAdditiveError, match="3 affine"):
-        reader.apply(MULTIPLY, [product, vectors[2]], (4,))
-    with pytest.raises(NotAdditiveError, match="two values that vary"):
-        reader.apply(DOT, vectors[:2], ())
-    total = reader.apply(TOTAL, [product], ())
-    with pytest.raises(NotAdditiveError, match="of kind SUM"):
-        reader.apply(EXP, [total], ())
-
-
 @pytest.mark.parametrize("dim", [1, 2])
 def test_nodes_integrate_polynomials_and_exponentials(dim):
     z, _ = nodes(dim)
@@ -370,55 +330,6 @@ def test_a_wide_gaussian_is_resolved(ppl):
     assert loss == pytest.approx(-value, abs=1e-6)
     first, second = [weights @ (1 - p) - mean / 1e6], [[-weights @ (p * (1 - p)) - 1e-6]]
     assert_price(ppl, family, direction, first, second, rtol=1e-4)
-
-
-def test_wide_gaussians_of_two_predictors_are_resolved(ppl):
-    """A Student's t of scale one under a standard deviation of 30 of its location."""
-    y, mean, root = 25.0, np.array([3.0, 0.2]), np.array([[30.0, 0.0], [0.05, 0.1]])
-
-    def model():
-        x = ppl.sample("x", ppl.dist.Normal(0.0, 50.0))
-        scale = ppl.sample("scale", ppl.dist.LogNormal(0.0, 1.0))
-        ppl.sample("y", ppl.dist.StudentT(2.0, x, scale), obs=ppl.array(y))
-
-    family = ppl.family("covariance_cholesky", mean, root)
-    loss, direction = loss_and_direction(ppl, model, family)
-    axis = np.linspace(-9.0, 9.0, 4001), np.linspace(-9.0, 9.0, 101)
-    z = np.stack(np.meshgrid(*axis, indexing="ij"), -1).reshape(-1, 2)
-    weights = np.exp(-0.5 * np.sum(z**2, 1))
-    weights /= weights.sum()
-    a, u = (mean + z @ root.T).T
-    d = (y - a) * np.exp(-u)
-    value = math.lgamma(1.5) - 0.5 * math.log(2 * math.pi) - u - 1.5 * np.log1p(d**2 / 2)
-    slope = 1.5 * d / (1 + d**2 / 2)  # of a shift of d
-    bend = 1.5 * (1 - d**2 / 2) / (1 + d**2 / 2) ** 2
-    first = np.stack([slope * np.exp(-u), slope * d - 1])
-    across = -(bend * d + slope) * np.exp(-u)
-    second = np.array([[-bend * np.exp(-2 * u), across], [across, -(bend * d + slope) * d]])
-    prior = np.array([1 / 50.0**2, 1.0])
-    # The log of the scale is a standard Gaussian.
-    expected = weights @ value - 0.5 * prior @ (mean**2 + np.diag(root @ root.T))
-    expected += math.log(30.0 * 0.1) - math.log(50.0) + 1.0
-    assert loss == pytest.approx(-expected, abs=1e-3)
-    moments = first @ weights - prior * mean, second @ weights - np.diag(prior)
-    assert_price(ppl, family, direction, *moments, rtol=1e-3, atol=1e-3)
-
-
-@SLOW_IN_NUMPYRO
-def test_draws_without_valid_parameters_are_no_obstacle(ppl):
-    """Of the rates of waiting times some are zero in single precision, not far from the start."""
-    X, y = 16.0 * np.eye(3), np.array([0.5, 2.0, 1.0])
-    X, y = ppl.array(X, "float32"), ppl.array(y, "float32")
-
-    def model():
-        b = ppl.sample("b", ppl.dist.Normal(ppl.np.zeros_like(y), 1.0).to_event(1))
-        k = ppl.sample("k", ppl.dist.LogNormal(0.0 * y[0], 1.0))
-        with ppl.plate("rows", 3):
-            ppl.sample("y", ppl.dist.Gamma(k, k * ppl.np.exp(-(85.0 + X @ b))), obs=y)
-
-    guide = ppl.guide(model, "covariance_cholesky", init_scale=1.0)
-    svi = ppl.svi(model, guide, loss=ppl.elbo("NaturalELBO", curvature="quadrature"))
-    assert np.isfinite(svi.run(1)).all()
 
 
 def test_nodes_where_a_term_is_not_finite_are_left_out(ppl):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ngvi.estimators.additive_terms import NotAdditiveError
-from ngvi.estimators.additivity import check_paths, check_smooth
+from ngvi.estimators.additivity import check_paths
 from ngvi.estimators.quadrature import expectations, num_probes
 from ngvi.latents.forest import forest_from_indices
 
@@ -109,20 +109,6 @@ def test_a_term_that_sees_several_locals_is_refused(ppl, rng):
         with pytest.raises(NotAdditiveError, match="several locals"):
             expected(ppl, function, [one])
         expected(ppl, function, [dense(ppl, one)])
-
-
-@pytest.mark.parametrize("stddev", [0.3, 1.0])
-@pytest.mark.parametrize("power", [1.0, 2.0])
-def test_a_kink_beside_a_scale_that_is_learnt_is_refused(ppl, stddev, power):
-    """Along both predictors ``exp`` of the one grows past the kink in the other."""
-    q = ppl.family("covariance_cholesky", np.full(3, 2.0), stddev * np.eye(3))
-
-    def laplace(theta):
-        return -(abs(theta[1:]) * ppl.np.exp(-power * theta[0])).sum()
-
-    terms = ppl.module("tracing.additive_terms").terms_of(laplace, [q.mean])
-    with pytest.raises(NotAdditiveError, match="kink"):
-        check_smooth(terms, [q], calculus(ppl))
 
 
 @pytest.mark.fast_in_numpyro("float32")

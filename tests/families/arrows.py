@@ -1,14 +1,10 @@
-"""Structures of every kind, random Gaussians on them and their dense Fisher information."""
+"""Structures of every kind, and random Gaussians on them."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
-import torch
-
-from ngvi.latents import forest as ngvi_forest
 
 #: Blocks by group, children before parents, and the group of the parents.
 CASES = {
@@ -108,80 +104,3 @@ def dense(blocks, parents, values) -> np.ndarray:
     result = np.zeros(free.shape)
     result[rows, columns] = np.asarray(values)
     return np.where(free, result, 0.0)
-
-
-def fisher(loc, tril, free) -> np.ndarray:
-    """Dense ``F`` over ``(loc, free entries of T)``, from ``log q`` with ``S = T T^T``.
-
-    The expectation of a quadratic is exact with the points ``mu +- sqrt(d) C e_i``.
-    """
-    dim = len(loc)
-    root = np.linalg.cholesky(np.linalg.inv(tril @ tril.T))
-    points = torch.as_tensor(
-        np.concatenate([loc + math.sqrt(dim) * root.T, loc - math.sqrt(dim) * root.T])
-    )
-    rows, columns = map(torch.as_tensor, np.nonzero(free))
-
-    def expected_log_q(coordinates):
-        mean, entries = coordinates[:dim], coordinates[dim:]
-        matrix = torch.zeros(dim, dim, dtype=coordinates.dtype).index_put((rows, columns), entries)
-        precision = matrix @ matrix.T
-        residual = points - mean
-        quadratic = ((residual @ precision) * residual).sum(-1)
-        return (0.5 * torch.linalg.slogdet(precision).logabsdet - 0.5 * quadratic).mean()
-
-    coordinates = torch.as_tensor(np.concatenate([loc, tril[free]]))
-    return -torch.func.hessian(expected_log_q)(coordinates).numpy()
-
-
-def natural_gradient(loc, tril, free, gradient_loc, gradient_tril):
-    """``F^-1 g``: ``(dloc, dense dT)``."""
-    dim = len(loc)
-    gradient = np.concatenate([gradient_loc, gradient_tril[free]])
-    natural = np.linalg.solve(fisher(loc, tril, free), gradient)
-    result = np.zeros((dim, dim))
-    result[free] = natural[dim:]
-    return natural[:dim], result
-
-
-def family(backend, case, loc, tril, dtype="float64"):
-    """The package's family with these coordinates."""
-    blocks, parents = CASES[case]
-    make = ngvi_forest.forest_from_indices
-    return backend.module("families.forest").SparsePrecision(
-        backend.array(loc, dtype),
-        backend.array(packed(blocks, parents, tril), dtype),
-        structure=make(blocks, parents),
-    )
-
-
-def coordinates(backend, case, result):
-    """``(loc, dense T)`` of a family or of a gradient."""
-    blocks, parents = CASES[case]
-    return (backend.numpy(result.loc), dense(blocks, parents, backend.numpy(result.precision_tril)))
-
-
-def gradient(backend, function, at):
-    """The gradient of ``function`` at a family, of any package, a family itself."""
-    if backend.name == "numpyro":
-        return backend.grad(function, at)
-    leaves = {n: c.detach().clone().requires_grad_() for n, c in at.coordinates().items()}
-    value = function(dataclasses.replace(at, **leaves))
-    slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-    slopes = [
-        torch.zeros_like(leaf) if slope is None else slope
-        for leaf, slope in zip(leaves.values(), slopes, strict=True)
-    ]
-    return dataclasses.replace(at, **dict(zip(leaves, slopes, strict=True)))
-
-
-def derivative(backend, function, at, tangent):
-    """The derivative of ``function`` at a family along a tangent, in forward mode."""
-    if backend.name == "numpyro":
-        return backend.jvp(function, at, tangent)
-    names, values = zip(*at.coordinates().items(), strict=True)
-    return torch.func.jvp(
-        lambda *c: function(dataclasses.replace(at, **dict(zip(names, c, strict=True)))),
-        values,
-        tuple(tangent.coordinates().values()),
-    )[1]

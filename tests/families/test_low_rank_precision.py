@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.families import arrows
-from tests.optim.runs import kl_divergence
 from tests.reference import relative_error
 
 TOLERANCE = 1e-10
@@ -30,7 +28,7 @@ def arrays_of(backend, family):
     return [backend.numpy(value) for value in family.coordinates().values()]
 
 
-@pytest.fixture(params=[(1, 1), (4, 1), (6, 3), (12, 10), (12, 12)])
+@pytest.fixture(params=[(4, 1), (6, 3), (12, 10)])
 def instance(backend, rng, request):
     """``(loc, U, D, family)``."""
     coordinates = random_coordinates(*request.param, rng)
@@ -41,57 +39,18 @@ def change_of(backend, family, rng):
     return make(backend, *(rng.normal(size=x.shape) for x in arrays_of(backend, family)))
 
 
-# -- moments and density --------------------------------------------------------------
-
-
-def test_moments_are_those_of_the_dense_precision(backend, instance):
-    loc, factor, diagonal, family = instance
-    sigma = np.linalg.inv(dense(factor, diagonal))
-    assert relative_error(backend.numpy(family.covariance_matrix), sigma) < TOLERANCE
-    assert relative_error(backend.numpy(family.precision_matrix), dense(factor, diagonal)) < 1e-14
-    assert relative_error(backend.numpy(family.variance), np.diag(sigma)) < TOLERANCE
-    assert relative_error(backend.numpy(family.stddev), np.sqrt(np.diag(sigma))) < TOLERANCE
-    half = 0.5 * np.linalg.slogdet(sigma)[1]
-    np.testing.assert_allclose(float(family.log_det_scale()), half, atol=1e-10)
-
-
-def test_draws_have_exactly_the_covariance_and_whiten_back(backend, instance):
-    loc, factor, diagonal, family = instance
-    eye = backend.array(np.eye(loc.size))
-    root = (backend.numpy(family.sample(eye)) - loc).T
-    assert relative_error(root @ root.T, np.linalg.inv(dense(factor, diagonal))) < TOLERANCE
-    np.testing.assert_allclose(
-        backend.numpy(family.whiten(family.sample(eye))), np.eye(loc.size), atol=1e-10
-    )
-
-
-def test_log_prob_is_that_of_the_dense_gaussian(backend, instance, rng):
-    from scipy.stats import multivariate_normal
-
-    loc, factor, diagonal, family = instance
-    values = rng.normal(size=(5, loc.size))
-    expected = multivariate_normal(loc, np.linalg.inv(dense(factor, diagonal))).logpdf(values)
-    np.testing.assert_allclose(
-        backend.numpy(family.log_prob(backend.array(values))), np.atleast_1d(expected), rtol=1e-9
-    )
-
-
-def test_kl_divergence_is_that_of_the_dense_gaussians(backend, rng):
-    first, second = (random_coordinates(7, 3, rng) for _ in range(2))
-    expected = kl_divergence(*((x[0], np.linalg.inv(dense(*x[1:]))) for x in (first, second)))
-    actual = make(backend, *first).kl_divergence(make(backend, *second))
-    np.testing.assert_allclose(float(actual), expected, rtol=1e-12)
-
-
 # -- natural gradients ----------------------------------------------------------------
 
 
-def test_the_means_direction_is_the_dense_fishers(backend, instance, rng):
+def test_the_means_direction_is_the_dense_fishers_and_the_diagonals_that_of_a_diagonal(
+    backend, instance, rng
+):
     loc, factor, diagonal, family = instance
     gradient = change_of(backend, family, rng)
-    natural = arrays_of(backend, family.natural_gradient(gradient))[0]
+    of_loc, _, of_diagonal = arrays_of(backend, family.natural_gradient(gradient))
     expected = np.linalg.solve(dense(factor, diagonal), backend.numpy(gradient.loc))
-    assert relative_error(natural, expected) < 1e-8
+    assert relative_error(of_loc, expected) < 1e-8
+    np.testing.assert_allclose(of_diagonal, 2 * diagonal**2 * backend.numpy(gradient.diagonal))
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -114,13 +73,6 @@ def test_the_factors_direction_is_the_pseudo_inverse_fishers(backend, rank, rng)
     expected = np.linalg.pinv(fisher, rcond=1e-10) @ (2 * slope @ factor).reshape(-1)
     expected = jacobian @ expected
     assert relative_error(jacobian @ natural.reshape(-1), expected) < 1e-8
-
-
-def test_the_diagonals_direction_is_the_diagonal_familys(backend, instance, rng):
-    _, _, diagonal, family = instance
-    gradient = change_of(backend, family, rng)
-    natural = backend.numpy(family.natural_gradient(gradient).diagonal)
-    np.testing.assert_allclose(natural, 2 * diagonal**2 * backend.numpy(gradient.diagonal))
 
 
 def test_the_direction_nears_the_pseudo_inverse_fishers_as_the_dimension_grows(backend, rng):
@@ -192,22 +144,16 @@ def test_a_draw_moves_along_the_natural_gradient(backend, instance, rng):
 def test_the_gradient_through_a_draw_is_the_transpose_of_its_jvp(backend, instance, rng):
     loc, *_, family = instance
     noise, weights = (backend.array(rng.normal(size=(2, loc.size))) for _ in range(2))
-    slope = arrows.gradient(backend, lambda q: (q.reparametrised(noise) * weights).sum(), family)
+    slope = backend.grad(lambda q: (q.reparametrised(noise) * weights).sum(), family)
     gradient = arrays_of(backend, slope)
     for _ in range(3):
         change = change_of(backend, family, rng)
         along = float((family.draw_jvp(change, noise) * weights).sum())
         pairs = zip(gradient, arrays_of(backend, change), strict=True)
         np.testing.assert_allclose(sum((a * b).sum() for a, b in pairs), along, rtol=1e-8)
-
-
-def test_forward_mode_through_a_draw_is_its_jvp(backend, rng):
-    family = make(backend, *random_coordinates(6, 2, rng))
-    change = change_of(backend, family, rng)
-    noise = backend.array(rng.normal(size=6))
-    expected = backend.numpy(family.draw_jvp(change, noise))
-    moved = arrows.derivative(backend, lambda q: q.reparametrised(noise), family, change)
-    np.testing.assert_allclose(backend.numpy(moved), expected, rtol=1e-10)
+    forward = backend.numpy(backend.jvp(lambda q: q.reparametrised(noise), family, change))
+    jvp = backend.numpy(family.draw_jvp(change, noise))
+    np.testing.assert_allclose(forward, jvp, rtol=1e-10)
 
 
 # -- steps ----------------------------------------------------------------------------
@@ -228,55 +174,6 @@ def test_one_step_is_exact_for_a_conjugate_model_of_this_form(backend, start, rn
     assert relative_error(backend.numpy(new.loc), loc) < 2e-5
 
 
-def test_of_an_indefinite_curvature_the_diagonal_keeps_a_half(backend, rng):
-    root = rng.normal(size=(9, 9))
-    curvature = root + root.T + 4.0 * np.eye(9)
-    assert np.linalg.eigvalsh(curvature).min() < -1 and np.diag(curvature).min() > 0
-    loc, factor, diagonal = random_coordinates(9, 3, rng)
-    family = make(backend, loc, factor, diagonal)
-    direction = family.bonnet_price(*map(backend.array, (np.zeros(9), -curvature)))
-    new = factor + backend.numpy(direction.factor)
-    rest = diagonal + backend.numpy(direction.diagonal)
-    np.testing.assert_allclose((new**2).sum(1) + rest, np.diag(curvature), rtol=1e-10)
-    assert (rest > 0).all()
-    assert np.isclose(rest / np.diag(curvature), 0.5).any()
-
-
-def test_a_step_keeps_the_diagonal_of_the_curvature(backend, rng):
-    family = make(backend, *random_coordinates(9, 2, rng))
-    half = rng.normal(size=(9, 9))
-    curvature = half @ half.T + np.eye(9)
-    direction = family.bonnet_price(backend.array(np.zeros(9)), backend.array(-curvature))
-    new = family.natural_step(direction, 1.0)
-    positive = backend.numpy(family.diagonal + direction.diagonal) > 0
-    actual = np.diag(backend.numpy(new.precision_matrix))
-    assert relative_error(actual[positive], np.diag(curvature)[positive]) < 1e-10
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("rho", [0.1, 1.0])
-def test_a_step_along_any_curvature_is_a_gaussian(backend, dtype, rho, rng):
-    for size in (1e-3, 1.0, 1e6):
-        family = make(backend, *random_coordinates(10, 3, rng), dtype=dtype)
-        hessian = size * rng.normal(size=(10, 10))
-        direction = family.bonnet_price(
-            backend.array(rng.normal(size=10), dtype), backend.array(hessian + hessian.T, dtype)
-        )
-        new = family.natural_step(direction, rho)
-        assert (backend.numpy(new.diagonal) > 0).all()
-        assert all(np.isfinite(value).all() for value in arrays_of(backend, new))
-        assert backend.dtype(new.factor) == dtype
-
-
-def test_an_entry_of_the_diagonal_that_would_not_be_positive_is_halved(backend, rng):
-    loc, factor, diagonal = random_coordinates(6, 2, rng)
-    change = np.array([-1e20, -3.0, -1.0, -0.5, 0.0, 2.0])
-    direction = make(backend, np.zeros(6), np.zeros((6, 2)), change * diagonal)
-    new = make(backend, loc, factor, diagonal).natural_step(direction, 1.0)
-    expected = diagonal * np.array([0.5, 0.5, 0.5, 0.5, 1.0, 3.0])
-    np.testing.assert_allclose(backend.numpy(new.diagonal), expected, rtol=1e-14)
-
-
 @pytest.mark.parametrize("size", [0.01, 100.0])
 def test_the_noise_of_one_draw_is_damped(backend, size, rng):
     loc, factor, diagonal = random_coordinates(9, 3, rng)
@@ -290,13 +187,6 @@ def test_the_noise_of_one_draw_is_damped(backend, size, rng):
     assert relative_error(backend.numpy(new.diagonal), diagonal * (1 + t + t**2 / 2)) < TOLERANCE
     assert (size > 1) == (share < 1)
     np.testing.assert_array_equal(backend.numpy(new.loc), loc)
-
-
-def test_a_retraction_keeps_the_diagonal_positive(backend, rng):
-    family = make(backend, *random_coordinates(5, 2, rng))
-    for size in (0.5, 1.0, 100.0):
-        step = make(backend, np.zeros(5), np.zeros((5, 2)), -size * backend.numpy(family.diagonal))
-        assert (backend.numpy(family.retract(step).diagonal) > 0).all()
 
 
 @pytest.mark.parametrize("num_rows", [7, 2])
@@ -358,62 +248,3 @@ def test_a_factor_of_many_rows_is_summed_whole(backend, rng):
     inner = np.eye(2) + factor.T @ (factor / diagonal[:, None])
     log_det = np.log(diagonal).sum() + np.linalg.slogdet(inner)[1]
     assert float(family.log_det_scale()) == pytest.approx(-0.5 * log_det, rel=1e-12)
-
-
-def test_a_gpu_sums_a_factor_without_a_loop(numpyro_backend):
-    """Of ten million weights it would have thousands of rounds of a few microseconds."""
-    import jax
-
-    from numpyro_ngvi.linalg.low_rank import LowRank
-
-    strength = jax.jit(lambda factor, diagonal: LowRank(factor, diagonal).strength())
-    traced = strength.trace(*(jax.ShapeDtypeStruct(x, "float32") for x in ((9000, 2), (9000,))))
-    words = {on: traced.lower(lowering_platforms=(on,)).as_text() for on in ("cpu", "cuda")}
-    assert "while" in words["cpu"] and "while" not in words["cuda"]
-
-
-def _forget(family):
-    """The programs of its methods; all that JAX has would be far more."""
-    for method in vars(type(family)).values():
-        getattr(getattr(method, "fget", method), "clear_cache", lambda: None)()
-
-
-def test_in_pieces_the_gradient_of_the_density_is_exact(numpyro_backend, rng, monkeypatch):
-    import jax
-
-    from numpyro_ngvi.linalg import low_rank
-
-    family = make(numpyro_backend, *random_coordinates(12, 3, rng))
-    value = numpyro_backend.array(rng.normal(size=12))
-
-    def gradient():
-        return numpyro_backend.grad(lambda q: q.log_prob(value), family)
-
-    whole = arrays_of(numpyro_backend, gradient())
-    products, traced = low_rank._weighted_products, []
-    # The same as another function, of which JAX has no trace.
-    again = jax.custom_jvp(lambda *of: traced.append(of) or products.fun(*of))
-    again.defjvp(products.jvp)
-    monkeypatch.setattr(low_rank, "_weighted_products", again)
-    monkeypatch.setattr(low_rank, "ROWS_AT_ONCE", 5)
-    _forget(family)
-    in_pieces = arrays_of(numpyro_backend, gradient())
-    _forget(family)
-    assert traced
-    for expected, actual in zip(whole, in_pieces, strict=True):
-        assert relative_error(actual, expected) < TOLERANCE
-
-
-def test_the_jvp_of_a_draw_is_the_derivative_at_any_rank(numpyro_backend, rng, monkeypatch):
-    """Whether its products are written out as sums or not."""
-    from numpyro_ngvi.linalg import low_rank
-
-    family = make(numpyro_backend, *random_coordinates(12, 3, rng))
-    change = change_of(numpyro_backend, family, rng)
-    noise = numpyro_backend.array(rng.normal(size=12))
-    written_out = numpyro_backend.numpy(family.draw_jvp(change, noise))
-    monkeypatch.setattr(low_rank, "MAX_WRITTEN_OUT", 0)
-    _forget(family)
-    product = numpyro_backend.numpy(family.draw_jvp(change, noise))
-    _forget(family)
-    assert relative_error(product, written_out) < TOLERANCE

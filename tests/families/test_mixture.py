@@ -108,15 +108,6 @@ def test_direction_is_zero_where_the_mixture_is_the_posterior(ppl, rng):
     np.testing.assert_allclose(_flat(ppl, found), 0.0, atol=1e-12)
 
 
-def test_slopes_are_the_gradient_of_the_log_density(ppl, rng):
-    q = _mixture(ppl, "covariance_cholesky", 2, rng)
-    theta = ppl.array(rng.normal(size=(5, 2)))
-    expected = ppl.grad(lambda value: q.log_prob(value).sum(), theta)
-    np.testing.assert_allclose(
-        ppl.numpy(curvature.slopes(q, theta)), ppl.numpy(expected), atol=1e-10
-    )
-
-
 def test_one_component_is_its_base(ppl, rng):
     one = _mixture(ppl, "covariance_cholesky", 3, rng).components[0]
     q = ppl.families.Mixture.of([one], ppl.array(np.zeros(1)))

@@ -16,7 +16,6 @@ SPECIFICATIONS = {
     "CovarianceCholesky": {},
     "PrecisionCholesky": {},
     "Precision": {},
-    "Covariance": {},
     "Diagonal": {},
     "BlockDiagonal": {"structure": forest_from_indices(BLOCKS)},
     "SparsePrecision": {"structure": forest_from_indices(BLOCKS, [1, None])},
@@ -89,22 +88,8 @@ def test_an_attempt_knows_the_covariance_of_its_end(backend, name, rng):
         np.testing.assert_allclose(known, true, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", SPECIFICATIONS)
-def test_a_precision_that_was_taken_to_be_definite_is_found_not_to_be_pyro(pyro_backend, name, rng):
-    """And corrected, as where it is looked at first."""
-    family, direction = start_and_direction(pyro_backend, name, rng)
-    on, path = pyro_backend.module("optim.algebra").algebra, family.along(direction)
-    for step_size in (1.0, 0.01):
-        attempt, (length,) = on.measured(lambda: path.at(step_size), lambda one: [path.kl(one)])  # noqa: B023
-        assert length == float(path.kl(path.at(step_size)))
-        end, _ = on.measured(lambda: path.end(attempt), lambda _: [])  # noqa: B023
-        stepped = family.natural_step(direction, step_size).coordinates()
-        for value, expected in zip(end.coordinates().values(), stepped.values(), strict=True):
-            np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12)
-
-
 def test_families_move_jointly_with_one_step_size(backend, rng):
-    pairs = [start_and_direction(backend, name, rng) for name in ("Diagonal", "Covariance")]
+    pairs = [start_and_direction(backend, name, rng) for name in ("Diagonal", "Precision")]
     joint = JointPath(*zip(*pairs, strict=True))
     attempt = joint.at(0.3)
     lengths = [float(f.along(d).kl(f.along(d).at(0.3))) for f, d in pairs]

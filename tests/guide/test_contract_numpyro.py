@@ -18,16 +18,14 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
-from numpyro.infer import SVI, Predictive, Trace_ELBO, TraceEnum_ELBO
+from numpyro.infer import SVI, Predictive, Trace_ELBO
 
+from numpyro_ngvi import SVI as StatefulSVI
 from numpyro_ngvi import (
-    BLR,
-    NaturalELBO,
     NaturalGaussianGuide,
     Snngm,
     families,
 )
-from numpyro_ngvi import SVI as StatefulSVI
 
 
 @pytest.fixture(autouse=True)
@@ -62,10 +60,6 @@ def test_sample_posterior_and_quantiles_have_the_asked_shapes_and_the_determinis
     assert guide.quantiles(params, 0.3)["sigma"].shape == ()
 
 
-def module_level_model():
-    numpyro.sample("x", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
-
-
 def test_parameters_of_other_latents_are_refused_with_what_to_do():
     def heights(group, y=None):
         with numpyro.plate("groups", 3):
@@ -85,24 +79,6 @@ def test_parameters_of_other_latents_are_refused_with_what_to_do():
     with handlers.seed(rng_seed=0):
         guide(np.array([2, 0]), np.zeros(2))
     np.testing.assert_allclose(predicted(guide)["y"].mean(0), [2.0, 0.0], atol=0.6)
-
-
-def test_latents_in_plates_beside_enumerated_ones_with_stock_elbo():
-    y = jnp.array([0.0, 1.0, 5.0])
-
-    def mixture(y):
-        with numpyro.plate("classes", 2):
-            place = numpyro.sample("place", dist.Normal(jnp.array([0.0, 5.0]), 1.0))
-        with numpyro.plate("rows", len(y)):
-            of = numpyro.sample("of", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
-            numpyro.sample("y", dist.Normal(place[of], 1.0), obs=y)
-
-    guide = NaturalGaussianGuide(mixture, "diagonal")
-    svi = SVI(mixture, guide, Snngm(), TraceEnum_ELBO(max_plate_nesting=1, num_particles=50))
-    params = svi.get_params(svi.init(jax.random.key(0), y))
-    loss = svi.loss.loss(jax.random.key(1), params, mixture, guide, y)
-    ours = NaturalELBO(50).loss(jax.random.key(1), params, mixture, guide, y)
-    np.testing.assert_allclose(loss, ours, rtol=0.05)
 
 
 # -- checkpoints ----------------------------------------------------------------------
@@ -159,17 +135,6 @@ def test_a_saved_state_goes_on_in_a_new_object_bit_for_bit(through, tmp_path):
         assert a.dtype == b.dtype and (a == b).all()
 
 
-def test_a_state_of_init_may_be_the_one_to_begin_with():
-    def svi():
-        guide = NaturalGaussianGuide(module_level_model)
-        options = {"rng_key": jax.random.key(1)}
-        return StatefulSVI(module_level_model, guide, Snngm(), Trace_ELBO(), **options)
-
-    begun, other = svi(), svi()
-    begun.state = begun.init(jax.random.key(1))
-    assert begun.step() == other.step()
-
-
 # -- in stock SVI ---------------------------------------------------------------------
 
 
@@ -222,32 +187,6 @@ def test_step_compiles_once_for_arguments_of_one_shape():
     assert len(calls) == compiled
     svi.step(jnp.asarray(Y), 1.0, flag=False)  # anything else is a constant
     assert len(calls) > compiled
-
-
-def test_init_update_run_and_evaluate_are_the_stock_ones(location):
-    svi = StatefulSVI(location, NaturalGaussianGuide(location), Snngm(), Trace_ELBO())
-    result = svi.run(jax.random.key(0), 3, jnp.asarray(Y), progress_bar=False)
-    assert np.isfinite(float(svi.evaluate(result.state, jnp.asarray(Y))))
-    assert StatefulSVI.get_params is SVI.get_params
-    for name in ("init", "update", "stable_update", "run", "evaluate"):  # one thread at a time
-        assert getattr(StatefulSVI, name).__wrapped__ is getattr(SVI, name)
-
-
-@pytest.mark.filterwarnings("error::DeprecationWarning")
-def test_a_posterior_is_no_array_for_numpyro_s_scan(numpyro_backend):
-    """Which asks every site's value for its rows, and JAX warns of what has no shape."""
-
-    def model():
-        def step(x, _):
-            x = numpyro.sample("x", dist.Normal(x, 1.0))
-            return x, None
-
-        scan(step, numpyro.sample("first", dist.Normal(0.0, 1.0)), None, 3)
-
-    guide = NaturalGaussianGuide(model)
-    svi = SVI(model, guide, BLR(), NaturalELBO())
-    _, loss = svi.update(svi.init(jax.random.key(0)))
-    assert jnp.isfinite(loss)
 
 
 def test_fixed_supports_in_a_scan_are_not_taken_for_dynamic_ones(numpyro_backend):

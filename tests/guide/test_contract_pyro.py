@@ -44,20 +44,6 @@ def test_every_coordinate_is_a_named_parameter(guide):
     assert {name.split(".", 1)[1] for name, _ in pyro.get_param_store().items()} == names
 
 
-def test_what_is_read_carries_no_gradient(guide):
-    for values in (guide.median(), guide.quantiles([0.1, 0.9])):
-        assert not any(value.requires_grad for value in values.values())
-
-
-def test_sample_latent_draws_from_the_posterior(guide):
-    family = guide.posterior.family().detach()
-    with torch.no_grad():
-        draws = torch.stack([guide.sample_latent() for _ in range(500)])
-    # Five standard errors.
-    error = 5 * family.stddev / 500**0.5
-    assert ((draws.mean(0) - family.mean).abs() < error).all()
-
-
 def test_guides_are_replayed_in_outer_plates(ppl, guide):
     with pyro.plate("outer", 6, dim=-2):
         trace = poutine.trace(guide).get_trace(*map(ppl.argument, models.data()))
@@ -139,32 +125,6 @@ def test_module_local_params_on_and_off(ppl, local):
         one_step(model, guide, y)
         assert len(pyro.get_param_store()) == (0 if local else 2)
         np.testing.assert_allclose(guide.median(y)["mu"], LOCATION_MEAN, rtol=1e-10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["local", "scope"])
-def test_a_hundred_guides_in_turn_take_the_steps_of_each_alone(ppl, how):
-    model, count = models.location(ppl), 100
-    states = [{"params": {}, "constraints": {}} for _ in range(count)]
-
-    def new():
-        return SVI(model, NaturalGaussianGuide(model), BLR(), NaturalELBO())
-
-    def step(svi, number, time):
-        pyro.set_rng_seed(time)
-        if how == "local":
-            return svi.step(torch.as_tensor(Y) + number)
-        with pyro.get_param_store().scope(states[number]) as states[number]:
-            return svi.step(torch.as_tensor(Y) + number)
-
-    with pyro.settings.context(module_local_params=how == "local"):
-        together = [new() for _ in range(count)]
-        losses = [[step(svi, n, time) for n, svi in enumerate(together)] for time in range(3)]
-        for number in range(0, count, 9):
-            alone, states[number] = new(), {"params": {}, "constraints": {}}
-            found = [step(alone, number, time) for time in range(3)]
-            assert found == [of_all[number] for of_all in losses]
-    assert len(pyro.get_param_store()) == 0
 
 
 class Regression(PyroModule):

@@ -153,15 +153,3 @@ class WithParameter:
         mean = ppl.sample("mean", ppl.dist.Normal(shift, ppl.array(1.0)))
         with ppl.plate("rows", len(y)):
             ppl.sample("y", ppl.dist.Normal(mean, ppl.array(1.0)), obs=y)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_what_has_no_parameters_survives_too(ppl, way):
-    package, model = ppl.package, Model(ppl.name)
-    optim = ppl.module("optim")
-    parts = [getattr(optim, name)() for name in optim.__all__]
-    parts += [package.NaturalELBO(), package.FitOptions(), package.tempered(model, 2.0)]
-    for one in parts:
-        again = WAYS[way](one)
-        assert type(again) is type(one)
-    assert WAYS[way](package.FitOptions()) == package.FitOptions()

@@ -12,14 +12,8 @@ import numpy as np
 import pytest
 
 from tests.guide.test_reparametrized import (
-    COUNTS,
     LATENT,
-    SLOPE_VARIANCE,
-    TIMES,
     _density,
-    _growth,
-    _map,
-    _set_up_once,
     _site,
 )
 from tests.ppl import SLOW_IN_NUMPYRO
@@ -107,38 +101,3 @@ def test_fit_of_a_gaussian_models_own_parameters_is_by_maximum_likelihood(ppl):
     found = np.array([ppl.numpy(result.params[name]) for name in NAMES])
     np.testing.assert_allclose(found, _best(), atol=0.01)
     assert result.bound == pytest.approx(_marginal(_best()), abs=2e-4)
-
-
-@SLOW_IN_NUMPYRO
-def test_of_counts_it_is_laplaces_formula_at_the_guides_mean_of_the_globals(ppl):
-    guide, data = _set_up_once(ppl)
-    if ppl.is_numpyro:
-        params = {guide._parameter_name: guide._initial_posterior}
-        mean, value = guide._initial_posterior.mean, guide.laplace(params)
-    else:
-        ppl.set_up(guide, *data)
-        mean, value = guide.posterior.family().mean, guide.laplace()
-    latent = np.where(np.arange(8) < 2, ppl.numpy(mean), 0.0)
-    theta, log_det = _map(latent)
-    (mu, log_tau), a, b = latent[:2], theta[2:5], theta[5:]
-    log_rate = a + b * TIMES[:, None]
-    expected = (COUNTS * log_rate - np.exp(log_rate)).sum() - _log_factorials()
-    expected += _normal(a, mu, math.exp(log_tau)) + _normal(b, 0.0, SLOPE_VARIANCE**0.5)
-    expected += _normal(mu, 0.0, 2.0) + _normal(log_tau, 0.0, 0.5)
-    expected += log_det + 3 * math.log(2 * math.pi)
-    assert float(value) == pytest.approx(expected, abs=1e-8)
-
-
-def _log_factorials():
-    return sum(math.lgamma(count + 1) for count in COUNTS.reshape(-1))
-
-
-def _normal(x, mean, sd):
-    z = (np.asarray(x) - mean) / sd
-    return np.sum(-0.5 * z**2 - math.log(sd) - 0.5 * math.log(2 * math.pi))
-
-
-def test_before_the_first_call_there_is_none(ppl):
-    guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl))
-    with pytest.raises(RuntimeError, match="no posterior before its first call"):
-        guide.laplace(*[{}] * ppl.is_numpyro)

@@ -29,16 +29,6 @@ def test_log_prob_of_a_value_that_is_not_its_draw_carries_natural_gradients(
         assert relative_error(a, e) < TOLERANCE
 
 
-def test_moments_and_entropy_are_the_familys(ppl, family_name, rng):
-    family = ppl.family(family_name, *random_gaussian(family_name, 4, rng))
-    normal = _normal(ppl, family, False)
-    for name in ("mean", "variance"):
-        np.testing.assert_array_equal(
-            ppl.numpy(getattr(normal, name)), ppl.numpy(getattr(family, name))
-        )
-    np.testing.assert_array_equal(ppl.numpy(normal.entropy()), ppl.numpy(family.entropy()))
-
-
 def test_expansion_is_of_independent_draws(ppl, family_name, rng):
     family = ppl.family(family_name, *random_gaussian(family_name, 4, rng))
     normal = _normal(ppl, family, False).expand((3,))

@@ -6,12 +6,9 @@ finite differences of it.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
-from ngvi.guide.reparametrization import NewtonOptions
 from tests.ppl import SLOW_IN_NUMPYRO
 
 TIMES = np.array([-1.0, 0.0, 1.0, 2.0])
@@ -263,91 +260,6 @@ def test_local_that_starts_between_two_modes_gets_a_positive_curvature_and_is_co
     assert np.isfinite(ppl.numpy(theta)).all() and ppl.numpy(no_mode).sum() > 100
 
 
-@SLOW_IN_NUMPYRO
-def test_step_to_where_the_slope_overflows_is_refused(ppl):
-    # ... also if the slope itself is a number, and only its product with the step is none.
-    from ngvi.latents.forest import forest_from_indices
-    from ngvi.latents.local_blocks import LocalBlocks
-
-    counts = np.linspace(700.0, 716.0, 33)  # about as long as Newton's first step from zero
-    rows, start = np.arange(33), ppl.array(np.zeros(34))
-    blocks = LocalBlocks(forest_from_indices([rows[None], np.array([[33]])]), (("b",),))
-    of_counts = ppl.array(counts)
-
-    def density(theta):
-        b = theta[:33]
-        return (of_counts * b - ppl.np.exp(b) - 1e-6 * b**2).sum()
-
-    mapped = ppl.module("guide.reparametrized").Reparametrization(blocks, start, 2)
-    theta, _, no_mode = (mapped if ppl.is_numpyro else mapped.of_each)(density, start)
-    assert not ppl.numpy(no_mode).any()
-    np.testing.assert_allclose(ppl.numpy(theta)[:33], np.log(counts), rtol=1e-6)
-
-
-@SLOW_IN_NUMPYRO
-def test_local_without_a_mode_stays_as_it_is_and_a_flat_tail_is_no_way_out(ppl):
-    from ngvi.latents.forest import forest_from_indices
-    from ngvi.latents.local_blocks import LocalBlocks
-
-    start = ppl.array([0.5, 0.0, 0.0])
-    blocks = LocalBlocks(forest_from_indices([np.array([[0, 1]]), np.array([[2]])]), (("b",),))
-    exp, log = ppl.np.exp, ppl.np.log1p
-
-    def density(theta):  # rises for ever; a steep slope, from which Newton's step is far too long
-        inside = 1 / (1 + exp(-theta[1]))
-        steep = -2 * (13.2 - 6 * inside) ** 2 - log(exp(-theta[1])) - log(exp(theta[1]))
-        return -log(exp(-theta[0])) + steep
-
-    mapped = ppl.module("guide.reparametrized").Reparametrization(blocks, start, 2)
-    mapped = mapped if ppl.is_numpyro else mapped.of_each
-    theta, log_det, no_mode = map(ppl.numpy, mapped(density, ppl.array([0.3, 0.0, 0.0])))
-    assert theta[0] == pytest.approx(0.8) and no_mode.tolist() == [True, False, False]
-    assert 4.0 < theta[1] < 6.0 and abs(ppl.numpy(ppl.grad(density, ppl.array(theta)))[1]) < 1e-6
-    assert -1.0 < log_det < 1.0
-
-
-def test_draws_of_such_a_guide_share_a_run_in_pyro(pyro_backend):
-    # ... though a factor is among its sites, which draws nothing.
-    ppl = pyro_backend
-    guide, data = _set_up_once(ppl)
-    tracing, model = ppl.module("tracing"), _growth(ppl)
-    facts = tracing.inspect(model, guide, data, {})
-    density = tracing.LogDensity(model, guide, data, {}, facts)
-    tracing.choose_particles(
-        density, {_site(ppl, guide): ppl.array(np.stack([LATENT, 0.5 * LATENT]))}
-    )
-    assert facts.particles == "vmap" and not facts.partners and not facts.is_stochastic
-
-
-def test_map_without_derivatives_is_the_same_in_pyro(pyro_backend):
-    # ... and is not taken where there are some, though torch records none.
-    import torch
-
-    guide, _ = _set_up_once(pyro_backend)
-    latents = torch.as_tensor(np.stack([LATENT, 0.5 * LATENT]))
-    step = torch.cos(torch.arange(8.0, dtype=torch.float64))
-    with torch.no_grad():
-        theta, log_det, _ = guide._of_each(latents)
-        _, slope = torch.func.jvp(lambda at: guide._of_each(at)[1], (latents[0],), (step,))
-    for found, of_draw, latent in zip(theta, log_det, latents.numpy(), strict=True):
-        np.testing.assert_allclose(found, _map(latent)[0], rtol=1e-9)
-        np.testing.assert_allclose(of_draw, _map(latent)[1], rtol=1e-9)
-    expected = _difference(lambda t: _map(LATENT + t * step.numpy())[1], [0.0])
-    np.testing.assert_allclose(slope, expected[0], rtol=1e-6)
-
-
-def test_many_locals_settle_in_a_few_iterations(pyro_backend, monkeypatch):
-    # ... and stay so while the last ones do: the rule is the same code in both packages.
-    ppl = pyro_backend
-    counts = np.random.default_rng(0).poisson(3.0, (4, 300)).astype(float)
-    guide = ppl.package.ReparametrizedGaussianGuide(_growth(ppl))
-    ppl.set_up(guide, ppl.array(counts), ppl.array(TIMES))
-    options = NewtonOptions(max_iterations=15)
-    monkeypatch.setattr(ppl.module("guide.reparametrized").Reparametrization, "options", options)
-    latents = np.random.default_rng(1).normal(size=(20, 602))
-    assert not ppl.numpy(guide._in_models_coordinates(ppl.array(latents))[1]).any()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", [1.0, 5000.0])
 def test_float32_is_enough(ppl, unit):
@@ -394,17 +306,6 @@ def _chained(ppl):
     return chained
 
 
-def _subsampled(ppl):
-    def subsampled():
-        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        with ppl.plate("groups", 3):
-            ppl.sample("effect", ppl.dist.Normal(mu, 1.0))
-        with ppl.plate("data", 10, subsample_size=2):
-            ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=ppl.array([1.0, 2.0]))
-
-    return subsampled
-
-
 def _locals_subsampled(ppl):
     def subsampled():
         mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))
@@ -413,15 +314,6 @@ def _locals_subsampled(ppl):
             ppl.sample("y", ppl.dist.Normal(effect, 1.0), obs=ppl.array([1.0, 2.0]))
 
     return subsampled
-
-
-def _enumerated(ppl):
-    def enumerated():
-        with ppl.plate("groups", 3):
-            x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
-            ppl.sample("kind", ppl.dist.Bernoulli(logits=x), infer={"enumerate": "parallel"})
-
-    return enumerated
 
 
 def _without_modes(ppl):
@@ -440,84 +332,10 @@ def _without_modes(ppl):
     [
         (_no_plates, r"'mu'\) is in a plate"),
         (_chained, "'x' .plate 'times'. depends on itself across plate 'times'"),
-        (_subsampled, "plate 'data' is subsampled"),
         (_locals_subsampled, "needs all data to find the modes.*NaturalGaussianGuide"),
-        (_enumerated, "'kind' is enumerated"),
         (_without_modes, "no mode of 'lam' and 'effect' given .* in 3 of 3"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_with_the_reason(ppl, model, message):
     with pytest.raises(ValueError, match=message):
         ppl.set_up(ppl.package.ReparametrizedGaussianGuide(model(ppl)))
-
-
-def test_print_says_why_other_sites_in_plates_are_not_local(ppl):
-    def both():
-        _chained(ppl)()
-        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))
-        with ppl.plate("groups", 3):
-            ppl.sample("effect", ppl.dist.Normal(mu, 1.0))
-
-    guide = ppl.package.ReparametrizedGaussianGuide(both)
-    ppl.set_up(guide)
-    words = r"3 locals of size 1 \('effect'\) given 5 others \('x' .* depends on itself across"
-    assert re.search(words, repr(guide))
-
-
-def test_order_is_one_or_two(ppl):
-    with pytest.raises(ValueError, match="order must be 2 .* or 1"):
-        ppl.package.ReparametrizedGaussianGuide(_linear(ppl), order=3)
-
-
-def test_other_groups_need_the_same_globals():
-    from types import SimpleNamespace
-
-    from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
-    from ngvi.latents.layout import Site
-
-    def guide(**sizes):
-        new, start = object.__new__(ReparametrizedGaussianGuide), 0
-        new.sites = []
-        for name, size in sizes.items():
-            new.sites.append(Site(name, start, (size,)))
-            start += size
-        is_local = [name == "local" for name in sizes]
-        new._blocks = SimpleNamespace(mask=np.repeat(is_local, list(sizes.values())))
-        return new
-
-    fitted = guide(a=2, local=3, b=1)
-    found = fitted._pairs_of_globals(guide(local=1, b=1, a=2))
-    assert [list(part) for part in found] == [[0, 1, 5], [2, 3, 1]]
-    with pytest.raises(
-        ValueError, match=r"'b' has shape \(2,\) with their data, \(1,\) in the fit"
-    ):
-        fitted._pairs_of_globals(guide(a=2, b=2))
-
-
-def test_draws_share_the_runs_of_a_model_that_writes_into_a_tensor(pyro_backend):
-    """Pyro's ``OrderedLogistic`` does, in whose batches Newton's method has fewer and fewer."""
-    ppl, runs = pyro_backend, []
-
-    def model(y):
-        runs.append(1)
-        scale = ppl.sample("scale", ppl.dist.LogNormal(ppl.array(0.0), 0.5))
-        with ppl.plate("groups", 3):
-            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), scale))
-        with ppl.plate("rows", len(y)):
-            eta, cuts = effect[..., [0, 1, 2, 0, 1, 2]], ppl.array(np.array([-1.0, 1.0]))
-            ppl.sample("y", ppl.dist.OrderedLogistic(eta, cuts), obs=y)
-
-    y = ppl.index(np.array([0, 1, 2, 0, 2, 2]))
-    guide = ppl.package.ReparametrizedGaussianGuide(model)
-    ppl.set_up(guide, y)
-    tracing, latents = ppl.module("tracing"), np.random.default_rng(0).normal(size=(30, 4))
-    facts = tracing.inspect(model, guide, (y,), {})
-    density = tracing.LogDensity(model, guide, (y,), {}, facts)
-    facts.particles = "writing vmap"
-    runs.clear()
-    found = density({_site(ppl, guide): ppl.array(latents)})
-    assert len(runs) < 60
-    facts.particles = "loop"
-    np.testing.assert_allclose(
-        ppl.numpy(found)[:3], ppl.numpy(density({_site(ppl, guide): ppl.array(latents[:3])}))
-    )

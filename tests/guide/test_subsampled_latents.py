@@ -284,13 +284,6 @@ def test_blocks_across_elements_are_refused(ppl):
         _start(ppl, _guide(ppl, family), BATCHES[0])
 
 
-def test_auto_is_the_sparse_family(ppl):
-    guide = _guide(ppl, "auto")
-    _start(ppl, guide, BATCHES[0])
-    assert guide.family.name == "sparse_precision"
-    assert "6 locals of size 2 given 2 globals" in repr(guide)
-
-
 def test_without_create_plates_the_error_names_it(ppl):
     guide = ppl.guide(_model(ppl), "diagonal")
     with pytest.raises(ValueError, match=r"'effect'.*'units'.*\(2 of 6\).*create_plates"):

@@ -17,8 +17,6 @@ RUNS = {
     "IVON": ("diagonal", "NaturalELBO"),
     "Snngm": ("full", "Trace_ELBO"),
     "Nagm": ("precision_cholesky", "Trace_ELBO"),
-    "NAdam": ("full", "Trace_ELBO"),
-    "ProxGenAdam": ("diagonal", "Trace_ELBO"),
 }
 
 

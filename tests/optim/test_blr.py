@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests import models
-from tests.optim import separable
 from tests.optim.runs import Loop, kl_divergence
 from tests.optim.table5 import driver
 from tests.ppl import PPLS, load
@@ -85,17 +84,6 @@ def test_one_step_through_stock_svi_is_the_exact_posterior(backend, family, regr
         assert relative_error(actual[1], sigma) < 1e-8
 
 
-def test_of_an_odd_number_of_draws_one_has_no_pair_and_only_the_mean_feels_it(backend, regression):
-    mean, sigma, _ = linear_regression_posterior(regression.X, regression.y, 2.0, 0.5)
-    run = svi_of(backend, regression, "covariance_cholesky", 5, "hessian", step_size=1.0)
-    move(run, np.zeros(3), 1e-4 * np.eye(3))
-    run.step()
-    assert relative_error(run.gaussian[1], sigma) < 1e-8
-    # One draw of five is off by a standard deviation or so of q, a hundredth.
-    error = np.linalg.norm(run.gaussian[0] - mean)
-    assert 1e-5 < error < 5 * 0.01 * np.sqrt(3) / 5
-
-
 @pytest.mark.parametrize("family", ["covariance_cholesky"])
 def test_at_the_mean_it_is_newtons_method_and_ends_at_laplace(backend, family):
     glm = logistic(0, alike=0.0, prior_scale=2.0)
@@ -159,34 +147,6 @@ def test_with_exact_expectations_every_family_reaches_its_optimum(backend, famil
     assert gaps(glm, family, loop.path(20))[-1] < 1e-6
 
 
-STEEP = {"seed": 1, "size": 3.0}
-
-
-def test_with_the_default_guard_they_reach_the_optimum(backend):
-    glm, start = logistic(**STEEP), (np.zeros(DIM), np.eye(DIM))
-    family = "covariance_cholesky"
-    loop = Loop(backend, backend.optimiser("BLR"), exact(glm), family, *start)
-    gap = gaps(glm, family, [start, *loop.path(20)])
-    assert gap.argmax() == 0
-    assert gap[10] < 0.05
-    assert gap[20] < 1e-3
-
-
-#: Nats that are left of nearly separable regressions, by seed, if the mean carries nothing on.
-WITHOUT = {0: 0.109, 3: 0.165}
-
-
-@pytest.mark.parametrize("seed", WITHOUT)
-def test_on_a_long_way_carrying_on_leaves_less_than_half(backend, seed):
-    exact = separable.Exact(*separable.simulated("independent", 25, DIM, seed))
-    start = np.zeros(DIM), 0.01 * np.eye(DIM)
-    moments = lambda mu, sigma: exact.moments(mu, np.linalg.cholesky(sigma))  # noqa: E731
-    loop = Loop(backend, backend.optimiser("BLR"), moments, "covariance_cholesky", *start)
-    mu, sigma = loop.path(12)[-1]
-    left = exact.optimum() - exact.value(mu, np.linalg.cholesky(sigma))
-    assert left < 0.5 * WITHOUT[seed]
-
-
 # -- how far a step goes --------------------------------------------------------------
 
 
@@ -234,24 +194,6 @@ def test_without_a_limit_a_step_is_as_long_as_its_size_says(backend):
     assert kl_divergence((mu, sigma), start) > 1.0  # the radius that "auto" starts with
 
 
-def test_without_a_limit_steps_shrink_as_noise_asks_them_to(backend, rng):
-    glm = logistic(1)
-
-    def noisy(mu, sigma):
-        gradient, hessian = exact(glm)(mu, sigma)
-        return gradient + 3.0 * rng.standard_normal(DIM), hessian
-
-    def spread(**options):
-        loop = Loop(backend, backend.optimiser("BLR", **options), noisy, "covariance_cholesky",
-                    np.zeros(DIM), np.eye(DIM))  # fmt: skip
-        means = np.array([mu for mu, _ in loop.path(200)])
-        return means[-50:].std(axis=0).mean()
-
-    # Of steps of size 1 the mean wanders as far as the gradient's noise sends it.
-    assert spread(max_kl=None) < 0.3 * spread(step_size=1.0)
-    assert spread(max_kl=None) < 1.5 * spread()
-
-
 def test_schedules_are_read_at_the_number_of_steps_taken(backend):
     curvature = np.diag([3.0, 5.0])
     moments = lambda mu, sigma: (np.zeros(2), -curvature)  # noqa: E731
@@ -265,90 +207,6 @@ def test_schedules_are_read_at_the_number_of_steps_taken(backend):
 
 
 # -- positive definite, finite ----------------------------------------------------------
-
-#: Full steps without a limit are the hardest test; limited ones are shortened many times.
-HARSH, LIMITED = {"step_size": 1.0}, {}
-CASES = [
-    (1000, "covariance_cholesky", "float32", HARSH),
-    (1000, "precision_cholesky", "float32", HARSH),
-    (1000, "diagonal", "float32", HARSH),
-    (1000, "covariance_cholesky", "float32", LIMITED),
-]
-
-
-def problems(num, family, rng):
-    """Gaussians, and for each two gradients and indefinite Hessians, of all sizes."""
-    starts = [random_gaussian(family, DIM, rng) for _ in range(num)]
-    hessians = rng.normal(size=(num, 2, DIM, DIM))
-    hessians = hessians * 10 ** rng.uniform(-2, 3, size=(num, 1, 1, 1))
-    gradients = rng.normal(size=(num, 2, DIM)) * 10 ** rng.uniform(-2, 3, size=(num, 1, 1))
-    return starts, gradients, hessians + np.swapaxes(hessians, -1, -2)
-
-
-@pytest.mark.parametrize(("num", "family", "dtype", "options"), CASES)
-def test_a_thousand_indefinite_problems_leave_gaussians_numpyro(
-    numpyro_backend, num, family, dtype, options, rng
-):
-    import jax
-    import optax
-
-    starts, *moments = problems(num, family, rng)
-    rule, cls = numpyro_backend.optimiser("BLR", **options), numpyro_backend.family_class(family)
-    coordinates = [np.stack(c) for c in zip(*starts, strict=True)]
-    arrays = [numpyro_backend.array(a, dtype) for a in (*coordinates, *moments)]
-
-    def two_steps(problem):
-        loc, scale, gradients, hessians = problem
-
-        def step(carry, moments):
-            q, state = carry
-            gradient, hessian = moments
-            direction = q.bonnet_price(gradient, q.assemble_hessian(hessian))
-            updates, state = rule.update(jax.tree.map(lambda d: -d, direction), state, q)
-            return (optax.apply_updates(q, updates), state), None
-
-        q = cls(loc, scale)
-        (q, state), _ = jax.lax.scan(step, (q, rule.init(q)), (gradients, hessians))
-        return q, state.num_skipped
-
-    # A map and not vmap: batches of triangular solves can block each other on two cores
-    # (jaxlib 0.10).
-    moved, num_skipped = jax.jit(lambda arrays: jax.lax.map(two_steps, arrays))(arrays)
-    assert (num_skipped == 0).all()
-    check_gaussians(family, *numpyro_backend.coordinates(moved))
-
-
-@pytest.mark.parametrize(("num", "family", "dtype", "options"), CASES)
-def test_a_thousand_indefinite_problems_leave_gaussians_pyro(
-    pyro_backend, num, family, dtype, options, rng
-):
-    # Not vectorised: a fifth of the problems for each of five cases.
-    starts, gradients, hessians = problems(num // len(CASES), family, rng)
-    moved = []
-    for (loc, scale), *moments in zip(starts, gradients, hessians, strict=True):
-        moments = iter(zip(*moments, strict=True))
-        optimiser = pyro_backend.optimiser("BLR", **options)
-        sigma = covariance(family, scale)
-        loop = Loop(
-            pyro_backend,
-            optimiser,
-            lambda mu, sigma: next(moments),  # noqa: B023
-            family,
-            loc,
-            sigma,
-            dtype,
-        )
-        loop.path(2)
-        assert loop.run.num_skipped == 0
-        moved.append(loop.run.gaussian("q"))
-    check_gaussians(family, *map(np.stack, zip(*moved, strict=True)))
-
-
-def check_gaussians(family, locs, scales):
-    assert np.isfinite(locs).all()
-    for scale in scales.astype(np.float64):
-        sigma = covariance(family, scale)
-        assert (np.linalg.eigvalsh(0.5 * (sigma + sigma.T)) > 0).all()
 
 
 def recovering(backend, family, **options):
@@ -385,24 +243,6 @@ def test_a_step_into_nowhere_is_taken_back_and_the_next_is_shorter(backend, fami
     assert max(mu[0] for mu, _ in path if mu[0] < 1.0) > 0.9  # right up to the edge
 
 
-def test_a_radius_never_shrinks_to_nothing(backend):
-    """In float32 the divergence of a tiny step is zero, or less."""
-    target = np.array([1.0, -1.0])
-    moments = lambda mu, sigma: (target - mu, -np.eye(2))  # noqa: E731
-    loop = Loop(
-        backend,
-        backend.optimiser("BLR"),
-        moments,
-        "covariance_cholesky",
-        [0, 0],
-        np.eye(2),
-        "float32",
-    )
-    loop.path(60)
-    target += 3.0  # other data
-    assert np.abs(loop.path(30)[-1][0] - target).max() < 1e-3
-
-
 # -- both packages, state ---------------------------------------------------------------
 
 
@@ -433,23 +273,3 @@ def test_both_packages_take_the_same_twenty_steps(family, options, birthwt):
     for (mu, sigma), (same_mu, same_sigma) in zip(*map(path, map(load, PPLS)), strict=True):
         np.testing.assert_allclose(mu, same_mu, rtol=1e-8, atol=1e-10)
         np.testing.assert_allclose(sigma, same_sigma, rtol=1e-8, atol=1e-10)
-
-
-def test_its_state_is_a_pytree_of_arrays_that_scan_accepts(numpyro_backend, regression):
-    import jax
-
-    glm = regression
-    run = svi_of(numpyro_backend, glm, "diagonal", 2, "hessian")
-
-    def types(tree):
-        leaves, structure = jax.tree.flatten(tree)
-        return structure, [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in leaves]
-
-    state = run.state.optim_state
-    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
-    start = jax.random.key(0)
-    result = run.svi.run(start, 60, *run.args, progress_bar=False)
-    assert types(result.state.optim_state) == types(state)
-    posterior = run.guide.get_posterior(result.params)
-    gap = gaps(glm, "diagonal", [(np.asarray(posterior.mean), np.diag(posterior.variance))])
-    assert gap < 1e-3

@@ -283,11 +283,3 @@ def test_a_prediction_between_a_sample_and_its_step_changes_nothing():
         optimiser.step()
         runs.append([p.detach().clone() for p in params])
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
-
-
-@pytest.mark.parametrize("rule", ["IVON", "VOGN"])
-def test_a_network_in_the_place_of_its_parameters_is_told(rule):
-    torch = pytest.importorskip("torch")
-    own = pytest.importorskip("ngvi.torch")
-    with pytest.raises(TypeError, match=r"write network.parameters\(\) in the place of the Linear"):
-        getattr(own, rule)(torch.nn.Linear(2, 1), ess=100)

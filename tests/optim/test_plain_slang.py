@@ -43,37 +43,6 @@ def test_a_sample_has_the_correlations_of_the_factor(ppl, rng):
     assert np.abs(draws.mean(0) - START).max() < 0.02
 
 
-def test_a_run_that_is_saved_goes_on_as_it_was():
-    torch = pytest.importorskip("torch")
-    from ngvi.torch import SLANG
-
-    def begin():
-        params = [torch.nn.Parameter(torch.linspace(-1, 1, n)) for n in (2, 3)]
-        return params, SLANG(params, ess=50.0, beta2=0.9, rank=RANK)
-
-    def step(params, optimiser):
-        with optimiser.sampled_params(train=True):
-            optimiser.backward({p: torch.stack([p.detach().sin(), p.detach()]) for p in params})
-        optimiser.step()
-
-    torch.manual_seed(0)
-    params, optimiser = begin()
-    step(params, optimiser)
-    others, again = begin()
-    for one, other in zip(others, params, strict=True):
-        one.data.copy_(other.data)
-    again.load_state_dict(optimiser.state_dict())
-    for run in ((params, optimiser), (others, again)):
-        torch.manual_seed(1)
-        for _ in range(3):
-            step(*run)
-    for one, other in zip(others, params, strict=True):
-        assert torch.equal(one, other) and torch.equal(
-            again.state[one]["factor"], optimiser.state[other]["factor"]
-        )
-    assert optimiser.state[params[0]]["factor"].abs().max() > 0
-
-
 def test_what_slang_cannot_take_has_a_sentence():
     torch = pytest.importorskip("torch")
     from ngvi.torch import SLANG

@@ -73,19 +73,6 @@ def test_the_two_loops_are_the_dense_recursion(backend, memory, rng):
     np.testing.assert_allclose(backend.numpy(actual), expected, rtol=1e-11)
 
 
-def test_it_knows_the_last_step_exactly(backend, memory, rng):
-    _, steps, ys = on_a_quadratic(rng, 3, 6)
-    pairs = filled(backend, memory, steps, ys)
-    actual = memory.corrected(pairs, backend.array(ys[-1]), lambda g: g)
-    np.testing.assert_allclose(backend.numpy(actual), steps[-1], rtol=1e-11)
-
-
-def test_an_empty_memory_is_the_metric(backend, memory, rng):
-    gradient = backend.array(rng.normal(size=3))
-    actual = memory.corrected(memory.empty(gradient), gradient, lambda g: 2.0 * g)
-    np.testing.assert_array_equal(backend.numpy(actual), 2.0 * backend.numpy(gradient))
-
-
 @pytest.mark.parametrize("curvature", [-1.0, 0.0, np.nan])
 def test_a_pair_without_positive_curvature_is_left_out(backend, memory, curvature, rng):
     _, steps, ys = on_a_quadratic(rng, 3, 4)
@@ -98,30 +85,6 @@ def test_a_pair_without_positive_curvature_is_left_out(backend, memory, curvatur
     np.testing.assert_array_equal(
         backend.numpy(more.gradient), backend.numpy(pairs.gradient) - curvature
     )
-
-
-def test_only_the_newest_pairs_are_kept(backend, memory, rng):
-    _, steps, ys = on_a_quadratic(rng, 5, 6)
-    pairs = filled(backend, memory, steps, ys, max_pairs=3)
-    assert pairs.steps.shape == pairs.ys.shape == (3, 6)
-    np.testing.assert_array_equal(backend.numpy(pairs.steps), steps[2:])
-    gradient = rng.normal(size=6)
-    actual = memory.corrected(pairs, backend.array(gradient), lambda g: g)
-    expected = dense(steps[2:], ys[2:], np.eye(6)) @ gradient
-    np.testing.assert_allclose(backend.numpy(actual), expected, rtol=1e-10)
-
-
-@pytest.mark.fast_in_numpyro("10-50", "100000-20")
-@pytest.mark.parametrize(("dim", "most"), [(10, 50), (100_000, 20), (3_000_000, 1)])
-def test_the_memory_is_small_however_many_latents_there_are(backend, memory, dim, most):
-    start = backend.array(np.ones(dim), "float32")
-    pairs = memory.empty(start)._replace(gradient=start)
-    rng, remember = np.random.default_rng(0), backend.compiled(memory.remember)
-    for _ in range(min(most + 2, 4)):
-        step = backend.array(rng.normal(size=dim), "float32")
-        pairs = remember(pairs, step, pairs.gradient - step)
-    assert pairs.steps.shape[0] <= most
-    assert pairs.steps.shape[0] == (min(most, 4) if backend.name == "pyro" else most)
 
 
 def after_noise(backend, memory, sign_changes):
@@ -182,22 +145,6 @@ def run(backend, moments, family="diagonal", **options):
 def test_a_mean_field_finds_the_mean_of_correlated_latents_soon(backend):
     moments, gap = correlated()
     assert gap(*run(backend, moments).path(40)[-1]) < 1e-6
-
-
-def has_memory(loop):
-    loop.step()
-    if loop.backend.name == "numpyro":
-        return loop.run.state.rule.memory is not None
-    (state,) = loop.run.optimiser._run.joint.states.values()
-    return state.rule.memory is not None
-
-
-def test_only_a_mean_field_that_chooses_its_steps_needs_a_memory(backend):
-    moments, _ = correlated()
-    assert has_memory(run(backend, moments))
-    assert not has_memory(run(backend, moments, "covariance_cholesky"))
-    assert not has_memory(run(backend, moments, step_size=0.5))
-    assert not has_memory(run(backend, moments, momentum=0.9))
 
 
 @pytest.mark.parametrize("noise", [0.0, 5.0])

@@ -56,14 +56,6 @@ def test_nagm_is_the_right_column(backend, rates, max_norm, rng):
     _run(backend, optimiser, point, gradients, expected)
 
 
-def test_nagm_moves_scales_a_tenth_and_a_hundredth_as_fast_as_means(backend, rng):
-    point = start(rng)
-    gradients = random_gradients(point, NUM_STEPS, rng)
-    scales = {"diagonal": _constant(1e-3), "covariance_cholesky": _constant(1e-4)}
-    expected = table5.nagm(point, gradients, _constant(1e-2), scales, 0.9, 5e5)
-    _run(backend, backend.optimiser("Nagm", 1e-2), point, gradients, expected)
-
-
 def test_a_zero_gradient_moves_nothing(backend, rng):
     point = start(rng)
     gradients = random_gradients(point, 3, rng, size=0.0)

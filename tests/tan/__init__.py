@@ -1,1 +1,1 @@
-"""Families and optimisers of Tan (2025) that the packages do not have: the tests of others."""
+"""A family of Tan (2025) that the packages do not have."""

@@ -1,6 +1,6 @@
-"""The two families of Tan's Tables 1 and 2 whose coordinate is a whole symmetric matrix.
+"""The family of Tan's Tables 1 and 2 whose coordinate is the precision, a whole symmetric matrix.
 
-They are here to be compared with, and as an example of families from outside of the packages: pass
+It is here to be compared with, and as an example of a family from outside of the packages: pass
 the class of the package that you use,
 ``NaturalGaussianGuide(model, tests.tan.families.in_numpyro.Precision)``.
 """

@@ -4,13 +4,7 @@ from numpyro_ngvi import families
 from numpyro_ngvi.families.base import compiled
 from numpyro_ngvi.pytree import register
 
-from . import covariance, precision
-
-
-@compiled("_end retract")
-@register
-class Covariance(covariance.Covariance, families.Family):
-    """:class:`~tests.tan.families.covariance.Covariance`, of JAX."""
+from . import precision
 
 
 @compiled("_end retract")

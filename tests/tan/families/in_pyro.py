@@ -2,11 +2,7 @@
 
 from pyro_ngvi import families
 
-from . import covariance, precision
-
-
-class Covariance(covariance.Covariance, families.Family):
-    """:class:`~tests.tan.families.covariance.Covariance`, of torch."""
+from . import precision
 
 
 class Precision(precision.Precision, families.Family):
