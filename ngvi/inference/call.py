@@ -23,13 +23,11 @@ from ngvi.inference.mixture_fit import AUTO, check_beside, check_density, mixed
 from ngvi.inference.mode_centred import Attempt, alone, check_reparametrize, compared
 from ngvi.inference.monitor import COMPONENTS
 from ngvi.inference.multistart import MultiStart
-from ngvi.inference.options import FitOptions
 from ngvi.inference.outcome import NOT_CONVERGED, Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.psis import undefined
 from ngvi.inference.request import (
     FitArguments,
-    Request,
     check_has_latents,
     check_same_latents,
     check_start,
@@ -105,10 +103,7 @@ class FitCall:
             return self.mode_centred_guide(model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
 
         set_up = partial(self.set_up, None, make, first.model, "auto")
-        return alone(first, self.reparametrize, set_up, self._searched_by_modes, self.request)
-
-    def _searched_by_modes(self, problem: Problem, is_good: Callable) -> Outcome:
-        return self._optimise(problem, self.request, is_good=is_good)
+        return alone(first, self.reparametrize, set_up, self.optimise, self.request)
 
     def better(
         self, first: Ready, outcome: Outcome, at_first: Attempt | None
@@ -173,20 +168,14 @@ class FitCall:
     def optimise(
         self,
         problem: Problem,
-        state: State | None,
+        state: State | None = None,
         num_steps: int = 0,
-        options: FitOptions | None = None,
+        is_good: Callable | None = None,
     ) -> Outcome:
-        """A search, as the user asks for it.
-
-        :param options: in the place of the user's.
-        """
-        request = dataclasses.replace(self.request, options=options or self.request.options)
-        return self._optimise(problem, request, state=state, num_steps=num_steps)
-
-    def _optimise(self, problem: Problem, request: Request, **how: Any) -> Outcome:
+        """Search, as the user asks for it; see :func:`~ngvi.inference.api.optimise`."""
         keep = None if self.checkpoint is None else self._keep
-        return optimise(problem, self.rng, request, monitor=self.monitor, keep=keep, **how)
+        how = num_steps, self.monitor, is_good, keep
+        return optimise(problem, self.rng, self.request, state, *how)
 
     def _begin_at_file(self) -> None:
         """Begin at the result in the checkpoint, if there is one."""

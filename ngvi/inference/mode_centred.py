@@ -29,7 +29,6 @@ from ngvi.inference.monitor import Monitor
 from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS
 from ngvi.inference.outcome import CERTIFIED, Ending, Outcome
-from ngvi.inference.problem import Problem
 from ngvi.inference.request import FitArguments, Request
 
 #: The name of a second fit among the restarts of a result.
@@ -90,7 +89,7 @@ def alone(
     first: Any,
     reparametrize: bool | str,
     set_up: Callable[[], Any],
-    search: Callable[[Problem, Callable], Outcome],
+    search: Callable[..., Outcome],
     request: Request,
 ) -> Attempt | None:
     """Return a fit with locals by their modes, which may be all that is needed.
@@ -111,7 +110,7 @@ def alone(
         return None
     most = math.inf if reparametrize is True else LEVELS.worth
     try:
-        outcome = search(second.problem, lambda optimum: missed(optimum) < most)
+        outcome = search(second.problem, is_good=lambda optimum: missed(optimum) < most)
     except Exception as error:  # the other fit goes on
         if _is_of_callback(error):
             raise

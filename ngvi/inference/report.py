@@ -13,7 +13,6 @@ import numpy as np
 from ngvi.inference.mode_centred import BY_MODES
 from ngvi.inference.psis import Diagnostics, Marginal, k_in_words
 from ngvi.inference.trace import Trace
-from ngvi.inference.weights_verdict import USABLE
 
 #: Colours: the fit, its noise, the importance weights' view.
 FIT, NOISE, WEIGHTS = "#08519c", "#bdd7e7", "#d95f0e"
@@ -229,13 +228,6 @@ def _plot_steps(ax: Any, trace: Trace) -> None:
     ax.set_xlabel("step")
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_ylim(bottom=0)
-    draws = np.asarray(trace.num_draws, float)
-    if not len(draws):
-        return
-    other = ax.twinx()
-    other.plot(draws, color="0.55", linewidth=1, linestyle="--", drawstyle="steps-post")
-    other.set_ylabel("draws (dashed)", color="0.4")
-    other.set_ylim(bottom=0)
 
 
 def _plot_weights(ax: Any, diagnostics: Diagnostics) -> None:
@@ -253,20 +245,6 @@ def _plot_weights(ax: Any, diagnostics: Diagnostics) -> None:
     share = np.arange(1, len(weights) + 1) / len(log_weights)
     ax.loglog(weights.clip(SMALLEST_WEIGHT), share, color=FIT, linewidth=1.5)
     ax.axvline(1.0, color="0.7", linewidth=0.8)
-    start, end = weights[min(len(weights) - 1, len(weights) // 20)], weights[0]
-    if end > start > 0:
-        # A tail of shape k is a line of slope -1 / k; at 0.7 weights can just be trusted.
-        line = np.array([start, max(end, 3 * start)])
-        at = share[min(len(weights) - 1, len(weights) // 20)]
-        ax.loglog(
-            line,
-            at * (line / start) ** (-1 / USABLE),
-            color=WEIGHTS,
-            linestyle="--",
-            linewidth=1,
-            label=f"slope of k = {USABLE}",
-        )
-        ax.legend(frameon=False, fontsize=9)
     # Weights that are equal must not look as if they were not.
     left, right = ax.get_xlim()
     ax.set_xlim(min(left, 0.1), max(right, 10.0))

@@ -100,29 +100,34 @@ def ready(
     at: Callable[[Callable, Any], tuple[Problem, Any]],
     parts: SetUp,
 ) -> Ready:
-    """Guide and problem at the first start that will do.
+    """Set up guide and problem at the first start that will do.
+
+    A model without a bound gets what it needs, unasked.
 
     :param guide: the user's, or None.
     :param at: sets up problem and guide for a model and one of these.
+    :raises DiscreteLatentError: if marking discrete latents does not help, or is not fit's to do.
+    :raises NoLatentsError: if there is nothing to learn.
     """
 
-    def first(model: Callable) -> tuple[Any, Exception | None]:
-        return first_that_starts(
-            partial(at, model),
-            starts,
-            InvalidStartError,
-            lambda: ", ".join(nan_in_arguments(*parts.arguments())),
-        )
+    def nan_arguments() -> str:
+        return ", ".join(nan_in_arguments(*parts.arguments()))
 
-    def changed(model: Callable, error: Exception) -> Callable | None:
-        if guide is not None:
-            return None
-        if isinstance(error, DiscreteLatentError):
-            return parts.enumerated(model)  # as NUTS does
-        has_parameters = any(site["type"] == "param" for site in parts.sites().values())
-        return _with_a_latent(model, parts.draw) if has_parameters else None
-
-    model, made, error = with_what_it_needs(model, first, changed)
+    tried: set[type] = set()
+    while True:
+        try:
+            made, error = first_that_starts(
+                partial(at, model), starts, InvalidStartError, nan_arguments
+            )
+            break
+        except (DiscreteLatentError, NoLatentsError) as raised:
+            if guide is not None or type(raised) in tried:
+                raise
+            changed = _with_what_it_needs(model, raised, parts)
+            if changed is None:
+                raise
+            tried.add(type(raised))
+            model = changed
     try:
         problem, own = made or at(parts.without_densities(model), starts[0])
     except Exception:
@@ -130,6 +135,14 @@ def ready(
             raise
         raise error from None  # there is no result to put it into
     return Ready(problem, own, model, error, made is not None)
+
+
+def _with_what_it_needs(model: Callable, error: Exception, parts: SetUp) -> Callable | None:
+    """Return the model with its discrete latents marked, or with a continuous one, or None."""
+    if isinstance(error, DiscreteLatentError):
+        return parts.enumerated(model)  # as NUTS does
+    has_parameters = any(site["type"] == "param" for site in parts.sites().values())
+    return _with_a_latent(model, parts.draw) if has_parameters else None
 
 
 def _with_a_latent(model: Callable, draw: Callable[[str], Any]) -> Callable:
@@ -175,31 +188,6 @@ def first_that_starts(
     if refused is not None and not isinstance(error, error_type):
         raise refused  # the last one, as the first start's own may be none of the others'
     return None, error
-
-
-def with_what_it_needs(
-    model: Callable,
-    first: Callable[[Callable], tuple[Any, Exception | None]],
-    changed: Callable[[Callable, Exception], Callable | None],
-) -> tuple[Callable, Any, Exception | None]:
-    """A model that has a bound, unasked: its discrete latents marked, or with a continuous one.
-
-    :param first: see :func:`first_that_starts`.
-    :param changed: the model without an error's cause, or None.
-    :return: the model, and what ``first`` returns for it.
-    :raises DiscreteLatentError: if marking did not help, or is not fit's to do.
-    :raises NoLatentsError: if there is nothing to learn.
-    """
-    tried: set[type] = set()
-    while True:
-        try:
-            return model, *first(model)
-        except (DiscreteLatentError, NoLatentsError) as error:
-            other = None if type(error) in tried else changed(model, error)
-            if other is None:
-                raise
-            tried.add(type(error))
-            model = other
 
 
 def in_arguments(args: tuple, kwargs: dict[str, Any], holds: Callable[[Any], bool]) -> str:
