@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -295,13 +295,6 @@ def scaled_guide(scale: Any, handler: str) -> str:
         "depend on the size of the loss, and a plate with subsample_size= scales its minibatch by "
         "itself. For a posterior of another temperature use tempered(model, T)."
     )
-
-
-def check_names(names: Collection[str], own: Iterable[str], hint: str) -> None:
-    """No site of the model with the name of one of the guide's own."""
-    for name in own:
-        if name in names:
-            raise ValueError(f"The model's site '{name}' has the name of the guide's own: {hint}")
 
 
 def warn_of_broadcast(

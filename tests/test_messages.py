@@ -83,17 +83,6 @@ def other_model(ppl):
     return lambda y: normal(ppl, "theta")
 
 
-def two_latents(ppl):
-    return lambda: (normal(ppl, "a"), normal(ppl, "b"))
-
-
-def two_guides(ppl):
-    first, second = (
-        ppl.guide(ppl.handlers.block(two_latents(ppl), hide=[name])) for name in ("a", "b")
-    )
-    ppl.call(ppl.handlers.trace(lambda: (first(), second())))
-
-
 def with_a_parameter(ppl):
     return lambda y: ppl.sample("x", ppl.dist.Normal(ppl.param("at", ppl.array(0.0)), 1.0))
 
@@ -108,19 +97,6 @@ def named_as_an_option(ppl):
 
 def conditioned(ppl):
     return ppl.handlers.condition(models.location(ppl), data={"Mu": ppl.array(0.0)})
-
-
-def of_guides_name(ppl):
-    name = "auto_posterior" if ppl.is_numpyro else "_NaturalGaussianGuide_latent"
-    return ppl.guide(lambda: normal(ppl, name))
-
-
-def plate_of(ppl, size):
-    def model():
-        with ppl.plate("rows", size):
-            normal(ppl)
-
-    return ppl.guide(model)
 
 
 def before_the_first_call(ppl):
@@ -223,7 +199,6 @@ MISTAKES = {
     "result.sample(-1)": "num_samples must be an integer of at least 1, got -1",
     "quantiles(ppl, [0.5, 1.5])": r"quantiles.*\(0, 1\)",
     "before_the_first_call(ppl)": "before its first call.*step",
-    "two_guides(ppl)": "Two guides in one run .*(prefix=|AutoGuideList)",
     "coming_and_going(ppl, (1, 2))": "'mu1' has unconstrained shape.*set up without it.*make a new",
     "coming_and_going(ppl, (2, 1))": "'mu1' is missing.*make a new",
     "ppl.svi(other_model(ppl), ppl.guide(model), args=(Y,)).step()": (
@@ -359,12 +334,10 @@ MISTAKES = {
     "linear(ppl, {'x': y, 'y': y}, y)": "argument 0 is of type dict",
     # -- sites without a distribution or a density
     "linear(ppl, ppl.array([1.0, np.nan, 2.0]), y)": "'y' is NaN: argument 0 holds NaN at 1 of 3",
-    "linear(ppl, y, y, ppl.array([1.0, -1.0, 1.0]))": "site '?y",
+    "linear(ppl, y, y, ppl.array([1.0, -1.0, 1.0]))": "invalid .*scale|scale .*constraint",
     "linear(ppl, ppl.array([1.0, 2.0]), y)": "site '?y",
     "linear(ppl, y, y + 0j)": "site '?y",
-    "ppl.call(of_guides_name(ppl))": "has the name of the guide's own: rename",
     "fit(ppl, drawing_rows(ppl))": "another one at each call, as .*Draw data before",
-    "ppl.call(plate_of(ppl, y))": r"Plate 'rows' must .* len\(y\), got an array of shape",
     "fit(ppl, ppl.handlers.condition(model, data=[y]))": "Handler condition .*dict.*, got list",
     # -- results
     "result.nuts(0)": "num_samples",
@@ -418,9 +391,6 @@ WARNINGS = {
     "linear(ppl, column, y)": "counts several times",
     "fit(ppl, conditioned(ppl), max_steps=1, effort='quick')": (
         "Handler condition has a value for 'Mu', which is.*'mu' me"
-    ),
-    "started(ppl, other_model(ppl), ppl.guide(other_model(ppl)))": (
-        r"'theta'.* latent, so that this SVI learns the prior"
     ),
     "svi(ppl, stock(ppl, 'Adam'), ppl.elbo())": "Adam divides each coordinate.*BLR.*Snngm",
     "svi(ppl, stock(ppl, 'ClippedAdam'), ppl.elbo())": "Adam divides each coordinate",
@@ -545,8 +515,7 @@ def test_what_only_torch_can_do_wrong_pyro():
         ):
             with pytest.raises((ValueError, TypeError), match=words):
                 ppl.fit(model, data)
-        with pytest.warns(UserWarning, match=r"fit cannot see how .*'y'.*detach"):
-            result = ppl.fit(cut_off, y)
+        result = ppl.fit(cut_off, y)
         # It stays at the prior, as far as gradients see, and says so.
         assert not result.converged and "the log density jumps" in result.reason
         scheduled = ppl.lib.optim.ExponentialLR(

@@ -24,7 +24,6 @@ from ngvi.errors import (
     NoLatentsError,
     check_create_plates,
     check_init_loc_fn,
-    check_names,
     check_quantiles,
     no_latents,
 )
@@ -173,8 +172,6 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             sites = [*self.model.enumerated, *sites]
             prior = "random_flax_module, random_nnx_module or their like"
             raise NoLatentsError(no_latents(sites, params, prior))
-        own = (self._parameter_name, f"_{self.prefix}_latent")
-        check_names(trace, own, "rename it, or give the guide another prefix=.")
         if not self._has_plates:
             check_no_local_latents(subsampled_latents(trace), self._no_local_latents)
 
@@ -240,15 +237,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _sample_at_site(self, posterior: Any, is_minibatch: bool = False) -> jax.Array:
         infer = {"is_auxiliary": True, "is_minibatch": is_minibatch}
-        try:
-            return numpyro.sample(f"_{self.prefix}_latent", posterior, infer=infer)
-        except AssertionError as error:
-            if "unique names" not in str(error):
-                raise
-            raise ValueError(
-                f"Two guides in one run have prefix={self.prefix!r}: make one of them with "
-                "NaturalGaussianGuide(..., prefix='another')."
-            ) from error
+        return numpyro.sample(f"_{self.prefix}_latent", posterior, infer=infer)
 
     def _family(self) -> Family:
         found = numpyro.param(self._parameter_name, self._initial_posterior)

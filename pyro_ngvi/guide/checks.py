@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi._door import SWAPPED, warn_of_optimiser
-from ngvi._warn import warn
 from ngvi.errors import NoLatentsError, no_latents
 from ngvi.guide import checks, latent_shapes, layout
 from ngvi.guide.layout import latent_sites, unconstrained_shapes
@@ -117,36 +116,6 @@ def log_density_at(model: Callable, start: dict[str, Tensor], args: tuple, kwarg
             return float(_started(model, start, args, kwargs).log_prob_sum())
     except Exception:  # noqa: BLE001  a model need not run everywhere
         return float("nan")
-
-
-@torch.enable_grad()
-def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> None:
-    """Warn of observed sites that change with the latents, and have no gradient.
-
-    It is no error: ``fit`` says at its end whether the log density jumps there.
-    """
-    runs = []
-    for _ in range(2):
-        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
-        replayed = poutine.trace(poutine.replay(model, trace=guide_trace))
-        try:
-            trace = replayed.get_trace(*args, **kwargs)
-            trace.compute_log_prob(lambda name, site: site["is_observed"])
-        except (ValueError, RuntimeError):
-            return  # a draw without a density, which a fit has to expect
-        sites = [(name, site) for name, site in _sample_sites(trace) if site["is_observed"]]
-        runs.append({name: site["log_prob_sum"] for name, site in sites})
-    first, second = runs
-    varying = [name for name in first if not torch.equal(first[name], second[name])]
-    cut_off = [name for name in varying if not first[name].requires_grad]
-    if cut_off:
-        reason = (
-            "fit cannot see how the latents change the log density of observed "
-            f"{', '.join(map(repr, cut_off))}: .item(), .detach(), numpy or a comparison cuts the "
-            "gradient off. Compute it with torch's operations, and choose by torch.sigmoid, "
-            "or go on with result.nuts()."
-        )
-        warn(reason)
 
 
 class LatentShapes(latent_shapes.LatentShapes):

@@ -21,7 +21,7 @@ from torch.distributions import Distribution, Transform, biject_to
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._foreign import note_foreign_arguments
-from ngvi.errors import check_create_plates, check_init_loc_fn, check_names, check_quantiles
+from ngvi.errors import check_create_plates, check_init_loc_fn, check_quantiles
 from ngvi.families.draws import marginal_quantiles, noise_dim
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.distributions import check_not_mixture
@@ -135,7 +135,6 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         self.posterior = PosteriorParameters(self.family.initial(loc, scale))
 
     def _check_trace(self, trace: poutine.Trace) -> None:
-        check_names(trace.nodes, (f"_{self._pyro_name}_latent",), "rename it.")
         check_sites(trace)
         if not self._has_plates:
             check_no_local_latents(subsampled_latents(trace), self._no_local_latents)
@@ -221,15 +220,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     def _sample_at_site(self, posterior: Any, is_minibatch: bool = False) -> Tensor:
         infer: Any = {"is_auxiliary": True, "is_minibatch": is_minibatch}
-        try:
-            return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer=infer)
-        except RuntimeError as error:
-            if "Multiple sample sites" not in str(error):
-                raise
-            raise ValueError(
-                f"Two guides in one run are called {self._pyro_name!r}: put them into an "
-                "AutoGuideList, or make them attributes of one PyroModule, which names them."
-            ) from error
+        return pyro.sample(f"_{self._pyro_name}_latent", posterior, infer=infer)
 
     # -- what the user reads ----------------------------------------------------------
 
