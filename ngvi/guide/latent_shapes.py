@@ -21,6 +21,8 @@ class LatentShapes:
     signature: ClassVar[Callable]  #: Return what tells kinds of arguments apart.
     #: Return the shapes by site of a trace, maybe with all elements of subsampled plates.
     shapes_of: ClassVar[Callable[..., dict[str, tuple[int, ...]]]]
+    #: Return the shapes of a run of the model; empty if these arguments do not suit it.
+    found: Callable[[Callable, tuple, dict], dict[str, tuple[int, ...]]]
     calling_elbo: ClassVar[Callable]  #: Return the loss that is being computed, or None.
 
     #: At most this many kinds of arguments are looked at: numbers may differ in every step.
@@ -29,10 +31,6 @@ class LatentShapes:
     def __init__(self, trace: Any, args: tuple, kwargs: dict, subsampled: bool = False) -> None:
         self._subsampled, self._seen = subsampled, {self.signature((args, kwargs))}
         self._expected = self.shapes_of(trace, subsampled)
-
-    def found(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of a run of the model; empty if these arguments do not suit it."""
-        raise NotImplementedError
 
     def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
         """Run the model for arguments of a new kind.

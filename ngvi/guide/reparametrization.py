@@ -60,15 +60,20 @@ class NewtonState(NamedTuple):
 class Reparametrization:
     """The map (1) of one model.
 
-    A package writes what raises ``NotImplementedError`` here.
-
     :param blocks: the locals.
     :param start: where Newton's method begins, and where ``order=1`` expands, shape ``(d,)``.
     :param order: 2 for the conditional mode, 1 for one step from ``start``.
     """
 
-    #: The package's matrices of a forest.
-    arrow: ClassVar[type[Arrow]]
+    # What a package writes.
+    arrow: ClassVar[type[Arrow]]  #: This has the matrices of a forest.
+    _constants: Callable[[np.ndarray], Array]  #: Return booleans as a tensor.
+    _fixed: Callable[[Array], Array]  #: Return the value without its derivative.
+    _gradient: Callable[[Density, Array], Array]
+    #: Return the gradient ``(d,)``, and the Hessian times each of the probes ``(r, d)``.
+    _gradient_and_products: Callable[[Density, Array], tuple[Array, Array]]
+    #: Take :meth:`_next` from :meth:`_first` on, while :meth:`_goes_on`; without derivatives.
+    _searched: Callable[[Density, Array], NewtonState]
     options: ClassVar[NewtonOptions] = NewtonOptions()
 
     def __init__(self, blocks: LocalBlocks, start: Array, order: int) -> None:
@@ -81,27 +86,6 @@ class Reparametrization:
     # Modules, which do not pickle.
     _ops = property(lambda self: self.arrow.ops)
     _xp = property(lambda self: self.arrow.ops.xp)
-
-    # -- what a package writes --------------------------------------------------------
-
-    def _constants(self, values: np.ndarray) -> Array:
-        """Booleans as a tensor."""
-        raise NotImplementedError
-
-    def _fixed(self, value: Array) -> Array:
-        """Return the value without its derivative."""
-        raise NotImplementedError
-
-    def _gradient(self, function: Density, at: Array) -> Array:
-        raise NotImplementedError
-
-    def _gradient_and_products(self, function: Density, at: Array) -> tuple[Array, Array]:
-        """Return the gradient ``(d,)``, and the Hessian times each of the probes ``(r, d)``."""
-        raise NotImplementedError
-
-    def _searched(self, density: Density, latent: Array) -> NewtonState:
-        """:meth:`_next` from :meth:`_first` on, while :meth:`_goes_on`; without derivatives."""
-        raise NotImplementedError
 
     def _given(self, density: Density, latent: Array) -> Density:
         """``l`` as a function of the locals, of which it reads the coordinates."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,8 +74,13 @@ class ReparametrizedGaussianGuide:
     num_draws: ClassVar[int] = 2000  #: Quantiles of locals are those of this many draws.
     draws_at_once: ClassVar[int] = 100  #: This many draws are mapped at once.
 
+    # What a package writes.
     _registry: ClassVar[Registry]
     _map_of: ClassVar[type[Reparametrization]]
+    _start_vector: Callable[[], Array]  #: Return the start ``(d,)`` in the model's coordinates.
+    _own_vector: Callable[[np.ndarray], Array]  #: Return a tensor like the latent vector.
+    #: Return the end of Newton's method, and 1 where it has not arrived, ``(d,)``.
+    _modes_at_start: Callable[[], tuple[np.ndarray, np.ndarray]]
 
     order: int
     family: Any
@@ -86,20 +92,6 @@ class ReparametrizedGaussianGuide:
     _start_of_another: Any = None
     #: The local sites of a guide for other groups.
     _names_of_locals: tuple[str, ...] | None = None
-
-    # -- what a package adds ----------------------------------------------------------
-
-    def _start_vector(self) -> Array:
-        """Return the start ``(d,)`` in the model's coordinates."""
-        raise NotImplementedError
-
-    def _own_vector(self, values: np.ndarray) -> Array:
-        """Return a tensor like the latent vector."""
-        raise NotImplementedError
-
-    def _modes_at_start(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the end of Newton's method, and 1 where it has not arrived, ``(d,)``."""
-        raise NotImplementedError
 
     # -- set-up -----------------------------------------------------------------------
 

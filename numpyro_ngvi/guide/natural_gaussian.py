@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -51,14 +50,6 @@ from numpyro_ngvi.guide.subsampled_latents import InPlates, Minibatch, full_locs
 from numpyro_ngvi.pytree import register_with_flax
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.partly_observed import idle_latents
-
-
-@contextlib.contextmanager
-def _without_support_warnings() -> Iterator[None]:
-    # What NumPyro warns of during set-up, the guide's own error says with the site's name.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Out-of-support values")
-        yield
 
 
 @shared_doc(guide.NaturalGaussianGuide)
@@ -121,8 +112,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         try:
-            with _without_support_warnings():
-                self._init_scale = set_up_prototype(self, args, kwargs)
+            self._init_scale = set_up_prototype(self, args, kwargs)
         except Exception as error:
             trace, self.prototype_trace = self.prototype_trace, None
             self._explain(error, trace, args, kwargs)
@@ -183,8 +173,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             return  # which says it all
         is_start = "Cannot find valid initial parameters" in str(error)
         if is_start or isinstance(error, (TypeError, ValueError)):
-            with _without_support_warnings():
-                bad, _ = without_density(self.model, self.init_loc_fn, args, kwargs)
+            bad, _ = without_density(self.model, self.init_loc_fn, args, kwargs)
             if is_start or bad:
                 raise invalid_start(bad) from error
 
