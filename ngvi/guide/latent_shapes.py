@@ -10,7 +10,7 @@ class LatentShapes:
     """The unconstrained shapes of a model's latents, checked once for every new kind of arguments.
 
     A guide holds one coordinate per latent. A model whose latents follow the data would be
-    replayed with values of the wrong size, and fail far from the cause.
+    replayed with values of the wrong size, and its error would not say why.
 
     :param trace: of the model, with which the guide was set up.
     :param args: of that run.

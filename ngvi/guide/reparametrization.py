@@ -176,14 +176,14 @@ class Reparametrization:
         before, now = (self._over_blocks(step**2) for step in (state.step, newton))
         limit = xp.where(along < 0, 1.0, options.growth**2) * before
         is_long = (now > limit) & (limit > 0)
-        share = xp.where(is_long, limit / xp.where(is_long, now, 1.0), 1.0) ** 0.5
+        fraction = xp.where(is_long, limit / xp.where(is_long, now, 1.0), 1.0) ** 0.5
         # Towards a mode steps shrink; where the density only levels off they stay as they are.
         arrived = (decrement < tolerance) & ((4 * now <= before) | (before == 0))
         old = self._local(self._flags(short))
         return NewtonState(
             xp.where(short, state.point, trial),
-            xp.where(short, ratio * state.step, share * newton),
-            xp.where(short, ratio * state.gain, share * decrement),
+            xp.where(short, ratio * state.step, fraction * newton),
+            xp.where(short, ratio * state.gain, fraction * decrement),
             [
                 xp.where(is_old[:1, None] > 0, before, now)
                 for is_old, before, now in zip(old, state.factors, factors, strict=True)

@@ -228,21 +228,21 @@ def with_scaled_gradient(family: Any, weights: Array) -> Any:
     :param weights: ``w`` of (1), shape ``(d,)``, equal within each block.
     """
     here, name, xp = family.detach(), FACTORS[family.name], family.xp
-    _, share = _inverse(xp, weights)
-    of_entries = share if name == "scale" else family._of_columns(share)
+    _, inverse = _inverse(xp, weights)
+    of_entries = inverse if name == "scale" else family._of_columns(inverse)
 
-    def times(field: str, share: Array) -> Array:
-        """Return the coordinate, with its derivative multiplied by ``share``."""
+    def times(field: str, inverse: Array) -> Array:
+        """Return the coordinate, with its derivative multiplied by ``inverse``."""
         constant = getattr(here, field)
-        return constant + share * (getattr(family, field) - constant)
+        return constant + inverse * (getattr(family, field) - constant)
 
     if name != "precision_tril":
-        loc = times("loc", share)
+        loc = times("loc", inverse)
     else:
-        # The transpose of T^-T diag(share) T^T, which is what the natural gradient meets.
+        # The transpose of T^-T diag(inverse) T^T, which is what the natural gradient meets.
         factor = here._factor()
         change = factor.solve_linear(family._split(family.loc - here.loc))
-        change = [s * c for s, c in zip(family._split(share), change, strict=True)]
+        change = [s * c for s, c in zip(family._split(inverse), change, strict=True)]
         loc = here.loc + family._join(factor.times(change))
     return dataclasses.replace(family, **{"loc": loc, name: times(name, of_entries)})
 
@@ -263,8 +263,8 @@ def natural_gradient_of_minibatch(
     if of_entropy is None:
         half = (-0.5 if name == "precision_tril" else 0.5) * getattr(family, name)
         of_entropy = dataclasses.replace(family, **{"loc": xp.zeros_like(family.loc), name: half})
-    is_in, share = _inverse(xp, weights)
-    rest = weighted(family, direction.map(operator.sub, of_entropy), share, share)
+    is_in, inverse = _inverse(xp, weights)
+    rest = weighted(family, direction.map(operator.sub, of_entropy), inverse, inverse)
     return rest.map(operator.add, weighted(family, of_entropy, is_in, is_in))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ngvi.guide.layout import latent_sites
 from ngvi.latents.layout import Dependencies, Layout, curvature_of
-from numpyro_ngvi.guide.prototype import known_of_fit
+from numpyro_ngvi.guide.prototype import cached_of_fit
 from numpyro_ngvi.tracing.additive_terms import is_sum_of_terms
 from numpyro_ngvi.tracing.dependencies import energy_of, hessian_product, posterior_dependencies
 
@@ -52,5 +52,5 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
         energy = energy_of(guide.model, args, kwargs)
         return is_sum_of_terms(lambda latent: energy(unpack(latent)), guide._init_latent)
 
-    known = partial(known_of_fit, guide, "dependencies", find_dependencies)
-    return Layout(sites, known, is_sum)
+    cached = partial(cached_of_fit, guide, "dependencies", find_dependencies)
+    return Layout(sites, cached, is_sum)

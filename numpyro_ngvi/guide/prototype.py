@@ -41,9 +41,9 @@ def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
     """
     rng_key = numpyro.prng_key()
     with handlers.block():
-        found = _known_start(guide, rng_key, args, kwargs)
+        found = _cached_start(guide, rng_key, args, kwargs)
         if found is None and guide.hide_data(args, kwargs):
-            found = _known_start(guide, rng_key, args, kwargs)
+            found = _cached_start(guide, rng_key, args, kwargs)
     args, kwargs = as_jax((args, kwargs))
     if found is None:
         with Keyed(key=rng_key):
@@ -70,23 +70,23 @@ def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
     return scale
 
 
-def known_of_fit(guide: Any, kind: str, find: Callable) -> Any:
+def cached_of_fit(guide: Any, kind: str, find: Callable) -> Any:
     """Return what another guide of the same fit has found for a strategy, or find it now.
 
     :param kind: of what is found.
     """
-    known, by = guide._of_fit, (guide.model_as_given, guide.init_loc_fn)
-    if known is None:
+    cache, by = guide._of_fit, (guide.model_as_given, guide.init_loc_fn)
+    if cache is None:
         return find()
     rest = guide._requested_scale, guide.create_plates, guide.model.hides_data
     key = kind, *map(id, by), *rest
-    if key not in known:
-        known[key] = find(), by  # which keeps the ids
-    return known[key][0]
+    if key not in cache:
+        cache[key] = find(), by  # which keeps the ids
+    return cache[key][0]
 
 
-def _known_start(guide: Any, *run: Any) -> tuple[Trace, dict[str, jax.Array], float] | None:
-    found, enumerated = known_of_fit(
+def _cached_start(guide: Any, *run: Any) -> tuple[Trace, dict[str, jax.Array], float] | None:
+    found, enumerated = cached_of_fit(
         guide, "start", lambda: (_find_start(guide, *run), guide.model.enumerated)
     )
     guide.model.enumerated |= enumerated

@@ -16,7 +16,7 @@ from ngvi.guide.robust_init import ROBUST_INIT
 
 
 def _medians_of_many(site: dict[str, Any]) -> jax.Array | None:
-    """``init_to_median``, of so many draws that they are hardly random."""
+    """``init_to_median``, of many draws, which is hardly random."""
     if site["type"] != "sample":
         return None
     num_samples = ROBUST_INIT.num_samples_for(math.prod(site["fn"].shape()))

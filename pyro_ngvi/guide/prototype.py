@@ -33,7 +33,7 @@ def first_trace(guide: Any, args: tuple, kwargs: dict) -> poutine.Trace:
 def find_start(guide: Any, args: tuple, kwargs: dict) -> None:
     """Set up the prototype where the density is finite, and not low if the choice is the guide's.
 
-    :raises InvalidStartError: if it is finite nowhere.
+    :raises InvalidStartError: if no start has a finite density.
     """
     errors, strategy = [], guide._strategy
 
