@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ngvi.conjugate.conjugacy import Density, check_conjugate
+from ngvi.conjugate.conjugacy import Density, with_columns
 from ngvi.conjugate.families import FAMILIES
 from ngvi.conjugate.site import ConjugateSite
 from ngvi.errors import check_finite, check_model
@@ -39,9 +39,9 @@ class ConjugateGuide:
         svi = SVI(model, guide, BLR(), NaturalELBO())
 
     The model may multiply up to three such sites, and elements of one site must not depend on each
-    other given the rest. With one site a step evaluates the model twice as often as without, with
-    two sites four times, with up to four eight times (in a batch, where only what depends on these
-    sites is repeated).
+    other given the rest. A step evaluates the model twice as often as without (in a batch, where
+    only what depends on these sites is repeated), and more often where declared sites depend on
+    each other.
 
     :param model: a model of the PPL.
     :param conjugate: the families of sites, by name: ``"gamma"``, ``"inverse_gamma"``,
@@ -134,11 +134,10 @@ class ConjugateGuide:
                     "takes other values: declare another family, or leave it to the Gaussian."
                 )
             own = ConjugateSite.initial(family, name, value)
-            size = self._relative_step_size
-            plain[name] = dataclasses.replace(own, column=len(plain), relative_step_size=size)
+            plain[name] = dataclasses.replace(own, relative_step_size=self._relative_step_size)
         rest = [name for name in latents if name not in self.conjugate]
         tolerance = TOLERANCE.get(str(value.dtype), TOLERANCE["float32"])
-        check_conjugate(plain, self._density(rest, args, kwargs), tolerance)
+        plain = with_columns(plain, self._density(rest, args, kwargs), tolerance)
         for name, one in plain.items():
             like = sites[name]["value"]
             fields = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
