@@ -69,9 +69,8 @@ def with_columns(
             )
     # Products with a site that meets no other are not in the log density.
     columns = {name: column for column, name in enumerate(n for n in sites if n in meets)}
-    result = {
-        name: dataclasses.replace(one, column=columns.get(name, 0)) for name, one in sites.items()
-    }
+    pairs = sites.items()
+    result = {name: dataclasses.replace(one, column=columns.get(name, 0)) for name, one in pairs}
     if len(columns) > 3:
         _check_products(result, density, tolerance)
     return result

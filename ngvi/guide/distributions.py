@@ -47,7 +47,7 @@ class StructuredNormal:
         return self.family.xp.broadcast_to(self.family.entropy(), self.batch_shape)
 
 
-def to_distribution(family: Any, dist: Any, structured: type[StructuredNormal]) -> Any:
+def to_distribution(family: Any, dist: Any, structured: Any) -> Any:
     """Return the PPL's distribution over vectors of length ``d``, its own one where it has one.
 
     :param dist: the PPL's distributions.

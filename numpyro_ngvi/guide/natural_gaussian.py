@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -52,6 +53,14 @@ from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.partly_observed import idle_latents
 
 
+@contextlib.contextmanager
+def _without_support_warnings() -> Iterator[None]:
+    # What NumPyro warns of during set-up, the guide's own error says with the site's name.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Out-of-support values")
+        yield
+
+
 @shared_doc(guide.NaturalGaussianGuide)
 class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     """``jax.grad`` of the loss is the natural gradient.
@@ -78,7 +87,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     #: The findings about the same model that guides of one fit share while they are set up.
     _of_fit: dict | None = None
     _normal, _structured, _dist = NaturalNormal, StructuredNormal, dist
-    _minibatch_type, _calling_elbo = Minibatch, staticmethod(calling_elbo)
+    _minibatch_type = Minibatch
+    _calling_elbo = staticmethod(calling_elbo)
     _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
     _subsampled_latents = staticmethod(subsampled_latents)
 
@@ -112,7 +122,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         try:
-            self._init_scale = set_up_prototype(self, args, kwargs)
+            with _without_support_warnings():
+                self._init_scale = set_up_prototype(self, args, kwargs)
         except Exception as error:
             trace, self.prototype_trace = self.prototype_trace, None
             self._explain(error, trace, args, kwargs)
@@ -173,7 +184,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             return  # which says it all
         is_start = "Cannot find valid initial parameters" in str(error)
         if is_start or isinstance(error, (TypeError, ValueError)):
-            bad, _ = without_density(self.model, self.init_loc_fn, args, kwargs)
+            with _without_support_warnings():
+                bad, _ = without_density(self.model, self.init_loc_fn, args, kwargs)
             if is_start or bad:
                 raise invalid_start(bad) from error
 

@@ -74,7 +74,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     _registry = REGISTRY
     _normal, _structured, _dist = NaturalNormal, StructuredNormal, dist
-    _minibatch_type, _calling_elbo = Minibatch, staticmethod(calling_elbo)
+    _minibatch_type = Minibatch
+    _calling_elbo = staticmethod(calling_elbo)
     _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
     _subsampled_latents = staticmethod(subsampled_latents)
     _prototype_hide_fn = staticmethod(_hide_fn)
