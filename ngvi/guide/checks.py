@@ -13,8 +13,6 @@ from ngvi.errors import (
     warn_of_broadcast,
 )
 
-Sites = Iterable[tuple[str, Mapping[str, Any]]]
-
 
 def refuse_discrete(name: str, block: str) -> None:
     """Refuse a discrete latent that nobody enumerates.
@@ -43,9 +41,10 @@ def check_observed(name: str, site: Mapping[str, Any], is_array: bool, way_out: 
     warn_of_broadcast(name, tuple(getattr(value, "shape", ())), tuple(fn.shape()), fn.event_dim)
 
 
-def without_density(sites: Sites, xp: Any, inverse: Callable) -> tuple[list[str], bool]:
+def without_density(sites: Iterable, xp: Any, inverse: Callable) -> tuple[list[str], bool]:
     """Describe the sites without a finite log density.
 
+    :param sites: the sample sites of a trace, with their names before them.
     :param xp: torch or ``jax.numpy``.
     :param inverse: a site's unconstrained value.
     :return: these, and whether other values of enumerated latents may give a density.
@@ -82,15 +81,13 @@ def without_density(sites: Sites, xp: Any, inverse: Callable) -> tuple[list[str]
     return bad, is_possible
 
 
-def invalid_start(bad: list[str], error: object = None) -> InvalidStartError:
+def invalid_start(bad: list[str]) -> InvalidStartError:
     """Make the error of a start without a finite bound.
 
     :param bad: as :func:`without_density` has it.
-    :param error: that the model failed with.
     """
     why = "; ".join(bad) or "its value or its gradient is not finite"
     return InvalidStartError(
         f"The bound is not finite at the guide's starting point: {why}. Check the data and the "
         "priors, or start elsewhere with init_loc_fn=init_to_value(values={...})."
-        + (f" The model fails: {error}" if error is not None else "")
     )

@@ -153,7 +153,7 @@ def explained_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace
     except Exception as error:
         sites = _sample_sites(tracer.trace)
         if invalid := checks.without_density(sites, torch, _unconstrained)[0]:
-            raise checks.invalid_start(invalid, error) from error
+            raise checks.invalid_start(invalid) from error
         raise
 
 
