@@ -20,9 +20,9 @@ class FamilyLimits(NamedTuple):
 
     #: A dense covariance: 500,000 parameters, which fit the processor's caches.
     dense: int = 1000
-    #: ... where quadrature gives the expectations of the log density: a step needs no draws.
+    #: A dense covariance where quadrature gives the expected log density, without draws.
     dense_by_quadrature: int = 2000
-    #: ... where the model has locals: beyond it ``fit`` is faster with the sparse family.
+    #: A dense covariance where the model has locals: beyond it the sparse family is faster.
     dense_with_locals: int = 200
     #: A local and its ancestors, as a part of all latents, for the sparse family to be worth it.
     part_of_path: float = 1 / 8

@@ -63,11 +63,11 @@ class QuasiNewton(NamedTuple):
     """
 
     max_pairs: int = 50
-    max_numbers: int = 2_000_000  #: of steps, and of ``y``
-    #: Gradients whose sign has changed so often since ``|g|^2`` was last halved are noise, ...
+    max_numbers: int = 2_000_000  #: Numbers of all steps and gradient changes ``y`` together.
+    #: Sign changes of a gradient, since ``|g|^2`` was last halved, after which it is noise.
     sign_changes: int = 5
     halved: float = 0.5
-    decay: float = 0.9  #: ... whose size is a running average
+    decay: float = 0.9  #: Decay of the running average of the noise's size.
     loud: float = 8.0  #: a pair counts if ``|y|^2`` is so many times that; two are its own noise
 
     def empty(self, on: Algebra, families: Families, loc: Array) -> QuasiNewtonMemory:

@@ -40,15 +40,17 @@ class TrustRegionState(NamedTuple):
 
     radius: Number = 1.0  #: largest KL divergence of a step, in nats
     mean_sign_changes: Number = 0  #: steps at whose end the bound fell with the mean's change
-    scale_sign_changes: Number = 0  #: ... and with that of all other coordinates
-    slope: Number = 0.0  #: of the bound at the beginning of the last step; 0 before the first
-    mean_slope: Number = 0.0  #: ... its part along the mean's change
+    #: Steps at whose end the bound fell with the change of all others.
+    scale_sign_changes: Number = 0
+    #: Slope of the bound at the beginning of the last step; 0 before the first.
+    slope: Number = 0.0
+    mean_slope: Number = 0.0  #: Part of ``slope`` along the mean's change.
     is_rejected: Number = 0  #: whether the step before was to be taken back
-    steady: Number = 0  #: whether it left between half and all of its slope
-    mean_steady: Number = 0  #: ... of its part along the mean's change
-    scale_steady: Number = 0  #: ... and along that of all other coordinates
+    steady: Number = 0  #: Whether the step before left between half and all of its slope.
+    mean_steady: Number = 0  #: The same of the slope along the mean's change.
+    scale_steady: Number = 0  #: The same of the slope along all other coordinates.
     length: Number = 0.0  #: KL divergence of the last step, in nats
-    rho: Number = 0.0  #: its size
+    rho: Number = 0.0  #: Size of the last step.
     previous_length: Number = 0.0  #: KL divergence of the step before, in nats
     momentum: Number = 0.0  #: what part of the mean's last step is added to the next
 
@@ -57,8 +59,8 @@ class TrustRegion(NamedTuple):
     """The radius and the step size, and their numbers."""
 
     growth: float = 10.0  #: most by which a step's length, and so the radius, may be off
-    decrease: float = 0.5  #: of the step size, by every sign change
-    decrease_with_memory: float = 0.2  #: ... where quasi-Newton steps overshoot without noise
+    decrease: float = 0.5  #: Factor of the step size at every sign change.
+    decrease_with_memory: float = 0.2  #: Factor where quasi-Newton steps overshoot without noise.
     #: What part of its slope a step leaves that is far too short, and the sign changes that two
     #: such steps take back.
     steady_from: float = 0.5
@@ -177,11 +179,11 @@ class LineSearch(NamedTuple):
     all fit, it grows in the same way.
     """
 
-    close: float = 0.5  #: a step that had to be shortened is at least this part of the radius, ...
-    aim: float = 0.85  #: ... and this is aimed at by a length, which grows faster than its square
-    longer: float = 10.0  #: what fits and is too short becomes so many times as long at most, ...
-    max_refinements: int = 12  #: ... if so many attempts find it; ...
-    max_attempts: int = 40  #: ... what fits is sought for longer
+    close: float = 0.5  #: Least length of a shortened step, as a part of the radius.
+    aim: float = 0.85  #: Length that is aimed at, as a part of the radius.
+    longer: float = 10.0  #: Largest factor by which a step that is too short is lengthened.
+    max_refinements: int = 12  #: Most attempts to lengthen a step that fits.
+    max_attempts: int = 40  #: Most attempts to find a step that fits.
     patience: int = 10  #: attempts that are a tenth of the one before at least
 
     def promising(self, on: Algebra, state: TrustRegionState, radius: Number) -> Number:

@@ -24,7 +24,7 @@ class WorkflowOptions:
     max_halvings: int = 8
     #: Numbers of all nodes and elements together: a quarter of a gigabyte is looked at.
     max_node_numbers: int = 2**25
-    #: ... and of those in memory at once.
+    #: Numbers of nodes and elements in memory at once.
     numbers_at_once: int = 2**20
     #: Numbers that NumPyro's program of weighted sums works on in the place of a program of their
     #: own: they take it as long as that one's compilation.
@@ -43,31 +43,31 @@ class WorkflowOptions:
     max_kept_numbers: int = 2**22
     #: Groups of orthogonal points for what no quadrature does: noise of odd degrees has halved.
     num_groups: int = 4
-    #: ... and points at least, which of few latents are few a group.
+    #: Least number of points, as few latents have few a group.
     min_points: int = 64
     #: A gradient is affine if at all points so little, of its own size, is left.
     affine: float = 1e-6
 
     # -- leaving out
-    #: Steps from a fit to its optimum at most, ...
+    #: Most steps from a fit to its optimum.
     polish_steps: int = 100
-    #: ... where so few nats are left: two fits then give the same numbers.
+    #: Nats left at that optimum: two fits then give the same numbers.
     polish_left: float = 1e-13
     #: From this leverage on a subtraction is followed by natural-gradient steps.
     max_leverage: float = 0.2
-    #: ... or if it moves the mean so far, in standard deviations.
+    #: Shift of the mean, in standard deviations, from which on it is too.
     max_shift: float = 0.5
     #: Steps of a leave-one-out at most: few take so many, and these are where PSIS says nothing.
     num_steps: int = 20
-    #: Nats that steps may leave ...
+    #: Nats that steps may leave.
     left: float = 1e-5
-    #: ... by points, whose expectations are known to so many nats.
+    #: Nats that steps may leave where expectations are averages over points.
     left_by_points: float = 1e-3
     #: Precision that is left of the posterior's in any direction: less is none but for rounding.
     least_precision: float = 1e-8
     #: Steps that the next one is accelerated by: more tell nothing new, and cost memory.
     num_remembered: int = 6
-    #: ... and their squares are solved with this part of themselves, above rounding.
+    #: Ridge of their least squares, as a part of their size.
     ridge: float = 1e-12
     #: Part of the bound by which it may seem to fall: it is rounded.
     rounded_bound: float = 1e-9
@@ -77,9 +77,9 @@ class WorkflowOptions:
     max_refits: int = 400
     #: Draws for joint predictive densities, and for PSIS-LOO.
     num_joint: int = 2000
-    #: ... fewer of so many numbers in memory.
+    #: Most numbers of those draws in memory.
     max_joint_numbers: int = 2**24
-    #: ... and none of fewer: their tails would say nothing.
+    #: Fewest draws: the tails of fewer would say nothing.
     min_joint: int = 400
 
     # -- new rows, and fewer
@@ -87,7 +87,7 @@ class WorkflowOptions:
     num_update_steps: int = 50
     #: Nats that they may leave: those of ``fit``.
     tolerance: float = 0.05
-    #: ... and at which they end.
+    #: Nats left at which an update ends.
     update_left: float = 1e-6
     #: Draws of the bound after them.
     num_validated: int = 1000
