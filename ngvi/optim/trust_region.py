@@ -40,10 +40,8 @@ class TrustRegionState(NamedTuple):
 
     radius: Number = 1.0  #: largest KL divergence of a step, in nats
     mean_sign_changes: Number = 0  #: steps at whose end the bound fell with the mean's change
-    #: Steps at whose end the bound fell with the change of all others.
-    scale_sign_changes: Number = 0
-    #: Slope of the bound at the beginning of the last step; 0 before the first.
-    slope: Number = 0.0
+    scale_sign_changes: Number = 0  #: The same of the change of all other coordinates.
+    slope: Number = 0.0  #: Slope of the bound where the last step began; 0 before the first.
     mean_slope: Number = 0.0  #: Part of ``slope`` along the mean's change.
     is_rejected: Number = 0  #: whether the step before was to be taken back
     steady: Number = 0  #: Whether the step before left between half and all of its slope.

@@ -1,16 +1,12 @@
 """``time_limit=`` and ``effort=`` of ``fit``, by a clock of our own."""
 
-import math
-
 import numpy as np
 
 from ngvi.inference import monitor as clock
 from ngvi.inference.api import optimise
 from ngvi.inference.problem import Forwarding
 from ngvi.inference.request import Request
-from tests.inference.numpy_problem import Target, gaussian, mixture
-
-TWO = mixture((1.0, [0.0, 0.0], 0.3), (5.0, np.full(2, 6.0), 0.3))
+from tests.inference.numpy_problem import Target, gaussian
 
 
 class Clock:
@@ -72,14 +68,3 @@ def test_no_evaluation_of_the_search_begins_after_the_limit(monkeypatch):
         outcome, times = solved(monkeypatch, time_limit=limit)
         assert outcome.ending is not None
         assert times.seconds < limit + 30
-
-
-def test_a_quick_fit_claims_nothing_of_other_optima(monkeypatch):
-    quick, standard = (
-        solved(monkeypatch, Target(TWO, of_prior=(3.0, 4.0)), effort=effort)[0]
-        for effort in ("quick", "standard")
-    )
-    assert quick.verdict == "local"
-    assert quick.exploration.num_starts == 0
-    assert standard.exploration.num_starts > 0
-    assert math.isfinite(quick.optimum.validation.bound)

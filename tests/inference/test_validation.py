@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -208,12 +207,3 @@ def test_each_check_finds_its_planted_fault(options, name, words):
 def test_all_checks_are_silent_on_a_clean_target(options):
     found, _, _ = found_by_checks(**options)
     assert found is None
-
-
-def test_minibatches_are_checked_by_what_they_have():
-    one = target(is_subsampled=True, unseen=edge(3.5))
-    context = Context(one.problem(), np.random.default_rng(0), 0.05, FitOptions())
-    known = Validation(-3.0, math.nan)
-    assert first_finding(context, Optimum(OPTIMUM, known)) is None
-    off = dataclasses.replace(known, mismatch=0.06)
-    assert first_finding(context, Optimum(OPTIMUM, off)).name == "gradients"
