@@ -90,6 +90,7 @@ CONSTANTS = {
     "ngvi.inference.nuts.FAR_BELOW": "nats that are no part of a posterior",
     "ngvi.inference.nuts.GOOD_STDDEVS": "where a metric is good enough",
     "ngvi.inference.nuts.LARGEST_R_HAT": "of a verdict (Vehtari et al., 2021)",
+    "ngvi.inference.nuts.MAX_JUMP_DIM": MEMORY,
     "ngvi.inference.nuts.NUM_DRAWS": "of a start",
     "ngvi.inference.nuts.NUM_WARMUP": "of Stan",
     "ngvi.inference.nuts.OTHER_OPTIMA": "where a metric is good enough",

@@ -3,8 +3,9 @@
 The coordinates are those in which the fitted Gaussian is standard normal, with locals by their
 modes where the fit has them so: there a step has one length for all latents. Chains begin at draws
 that importance weights have corrected, at each optimum as many as its evidence earns, so that a
-warm-up has nothing to find. Where the same weights say that the Gaussian is good, the warm-up
-adapts the step size only; otherwise the metric as well.
+warm-up has nothing to find; between several they jump afterwards (:mod:`~ngvi.inference.jumps`).
+Where the same weights say that the Gaussian is good, the warm-up adapts the step size only;
+otherwise the metric as well.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ngvi.inference.chains import (
     r_hat,
 )
 from ngvi.inference.estimate import State
+from ngvi.inference.jumps import Jumps
 from ngvi.inference.problem import Problem
 from ngvi.inference.proposals import ENOUGH_DRAWS
 from ngvi.inference.resampling import weighed
@@ -36,6 +38,8 @@ NUM_DRAWS = 1000
 #: metric that chains adapt would not be better. Then the best optimum has all but this part of the
 #: evidence.
 GOOD_STDDEVS, OTHER_OPTIMA = (0.7, 1.4), 0.01
+#: Most latents of which chains jump: a factor of each covariance is dense.
+MAX_JUMP_DIM = 500
 #: Nats below the best bound from which an optimum gets no chain.
 FAR_BELOW = 10.0
 #: Transitions of a warm-up and acceptance: for the step size alone, and with a metric as in Stan,
@@ -102,6 +106,8 @@ class NutsPlan(NamedTuple):
     optimum: np.ndarray  #: of each chain, its index
     weights: np.ndarray  #: of the optima, by their evidence
     adapts_metric: bool
+    #: Between optima; None of one, or of so many latents that they would cost too much.
+    jumps: Jumps | None = None
 
     def accept_prob(self, asked: float | None) -> float:
         """Return the acceptance that the step size aims at."""
@@ -153,7 +159,13 @@ def plan(
         and weights[0] > 1.0 - OTHER_OPTIMA
         and bool(np.all((low < stddevs) & (stddevs < high)))
     )
-    return NutsPlan(starts, optimum, weights, not is_good)
+    heavy = [i for i, weight in enumerate(weights) if weight >= OTHER_OPTIMA]
+    jumps = None
+    if len(heavy) > 1 and problem.space.dim <= MAX_JUMP_DIM:
+        noise = np.vstack([np.zeros(problem.space.dim), np.eye(problem.space.dim)])
+        draws = [whiten(problem.space.draw(states[i], noise)[0]) for i in heavy]
+        jumps = Jumps.of(weights[heavy] / weights[heavy].sum(), np.stack(draws))
+    return NutsPlan(starts, optimum, weights, not is_good, jumps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -271,9 +283,8 @@ def _faults(chains: Chains, plan: NutsPlan, worst: float, least: float, energy: 
     if not worst <= LARGEST_R_HAT:
         several = len(np.unique(plan.optimum)) > 1
         why = (
-            "they have begun at several optima, and each stays at its own: the weights of these "
-            "are those of their evidence, to one chain; take more num_chains=, or "
-            "fit(num_components='auto')"
+            "they have begun at several optima and hardly jump between them: the weights of these "
+            "are those of their evidence, to one chain; take more num_chains="
             if several
             else "take a longer num_warmup= and num_samples=, or fit(effort='thorough'), which "
             "looks for other optima"

@@ -151,7 +151,9 @@ class FitResult(Fitted):
 
         For a posterior that is no Gaussian. There the Gaussian is ``N(0, I)``, locals stand by
         their modes where the fit has them so, and chains begin at draws that importance weights
-        have corrected, at each optimum as many as its evidence earns. Where the Gaussian is good,
+        have corrected, at each optimum as many as its evidence earns. Between several optima they
+        jump, by draws of their Gaussians that a Metropolis-Hastings step takes or refuses, with up
+        to 500 latents and a gradient more for each transition. Where the Gaussian is good,
         an effective draw costs a few gradients. The warm-up adapts the step size, and the metric as
         well unless those weights say that the Gaussian is good. Parameters of the model's own stay
         as fitted, and enumerated latents are summed out::

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import random
 from numpyro.infer import MCMC, NUTS
 
+from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.tracing import LogDensity, latent_site
@@ -19,11 +20,43 @@ FIELDS = ("diverging", "energy", "num_steps")
 
 
 class CountingNUTS(NUTS):
-    """NumPyro's NUTS, of which ``num_steps`` are those of all transitions of a chain."""
+    """NumPyro's NUTS, of which ``num_steps`` are those of all transitions of a chain.
+
+    :param jumps: that follow transitions, after so many of them.
+    """
+
+    def __init__(self, *args: Any, jumps: tuple[Jumps, int] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._jumps = jumps
 
     def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
         new = super().sample(state, model_args, model_kwargs)
+        if self._jumps is not None:
+            new = (jax.vmap(self._jumped) if jnp.ndim(new.i) else self._jumped)(new)
         return new._replace(num_steps=state.num_steps + new.num_steps)
+
+    def _jumped(self, state: Any) -> Any:
+        """After a jump, if the warm-up is over and it is taken."""
+        jumps, num_warmup = self._jumps
+        key, *keys = random.split(state.rng_key, 4)
+        which = random.categorical(keys[0], jumps.log_weights)
+        noise = random.normal(keys[1], state.z.shape, state.z.dtype)
+        z = jumps.centres[which] + jumps.factors[which] @ noise
+        energy, gradient = jax.value_and_grad(self._potential_fn)(z)
+        log_ratio = state.potential_energy - energy
+        log_ratio += jumps.log_density(state.z, jnp) - jumps.log_density(z, jnp)
+        level = jnp.log(random.uniform(keys[2], dtype=state.z.dtype))
+        is_taken = (level < log_ratio) & (state.i > num_warmup)  # of a density of zero it is not
+        own = state.z, state.z_grad, state.potential_energy
+        found = zip((z, gradient, energy), own, strict=True)
+        z, gradient, energy = (jnp.where(is_taken, new, old) for new, old in found)
+        return state._replace(
+            z=z,
+            z_grad=gradient,
+            potential_energy=energy,
+            num_steps=state.num_steps + 1,
+            rng_key=key,
+        )
 
 
 def whitened_density(
@@ -78,11 +111,13 @@ def run(
     :param starts: shape ``(chains, d)``.
     :param num_warmup: transitions before the draws.
     """
+    jumps = plan.jumps and Jumps(*(jnp.asarray(one, starts.dtype) for one in plan.jumps))
     kernel = CountingNUTS(
         # Compiled once, though it is traced in many places.
         potential_fn=jax.jit(lambda z: -density.log_density(z)),
         adapt_mass_matrix=plan.adapts_metric,
         target_accept_prob=plan.accept_prob(request.target_accept_prob),
+        jumps=jumps and (jumps, num_warmup),
     )
     mcmc = MCMC(
         kernel,

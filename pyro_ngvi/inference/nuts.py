@@ -12,10 +12,12 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.infer import MCMC, NUTS
+from pyro.ops.integrator import potential_grad
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from pyro_ngvi.estimators import make_plan
 from pyro_ngvi.estimators.differentiate import gradients_of
@@ -94,10 +96,13 @@ class CountingNUTS(NUTS):
     """Pyro's NUTS, whose diagnostics have gradients and kinetic energies as well.
 
     :param log_density: of the coordinates.
+    :param jumps: that follow transitions after the warm-up.
     """
 
-    def __init__(self, log_density: Callable[[Tensor], Tensor], **options: Any) -> None:
-        self._log_density, self._num_gradients = log_density, 0
+    def __init__(
+        self, log_density: Callable[[Tensor], Tensor], jumps: Jumps | None = None, **options: Any
+    ) -> None:
+        self._log_density, self._jumps, self._num_gradients = log_density, jumps, 0
         super().__init__(potential_fn=self._potential, **options)
 
     def _potential(self, values: dict[str, Tensor]) -> Tensor:
@@ -114,7 +119,22 @@ class CountingNUTS(NUTS):
         self._num_drawn += 1
         if self._num_drawn > self._warmup_steps:
             self._kinetic.append(momentum.kinetic)
+            if self._jumps is not None:
+                return self._jumped(found[SITE], self._jumps)
         return found
+
+    def _jumped(self, z: Tensor, jumps: Jumps) -> dict[str, Tensor]:
+        """After a jump, if it is taken."""
+        which = torch.multinomial(jumps.log_weights.exp(), 1)[0]
+        new = jumps.centres[which] + jumps.factors[which] @ torch.randn_like(z)
+        _, energy, _ = self._fetch_from_cache()
+        gradient, new_energy = potential_grad(self.potential_fn, {SITE: new})
+        log_ratio = energy - new_energy
+        log_ratio += jumps.log_density(z, torch) - jumps.log_density(new, torch)
+        if torch.rand_like(z[0]).log() < log_ratio:  # of a density of zero it is not
+            self._cache({SITE: new}, new_energy, gradient)
+            return {SITE: new}
+        return {SITE: z}
 
     def diagnostics(self) -> dict[str, Any]:
         own = {"gradients": self._num_gradients, "kinetic energy": self._kinetic}
@@ -161,8 +181,10 @@ def run(
     :param starts: shape ``(chains, d)``.
     :param num_warmup: transitions before the draws.
     """
+    jumps = plan.jumps and Jumps(*(torch.as_tensor(one).to(starts) for one in plan.jumps))
     kernel = CountingNUTS(
         density.log_density,
+        jumps,
         adapt_mass_matrix=plan.adapts_metric,
         target_accept_prob=plan.accept_prob(request.target_accept_prob),
     )

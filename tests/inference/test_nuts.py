@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from ngvi.inference import chains, nuts
-from ngvi.inference.nuts import Chains, NutsPlan
+from ngvi.inference.jumps import Jumps
+from ngvi.inference.nuts import Chains, NutsPlan, WhitenedDensity
 from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
@@ -71,6 +72,11 @@ def test_optima_get_chains_by_their_evidence():
     assert list(found.optimum) == [0] * 7 + [1] * 3
     assert np.abs(found.starts[:7]).max() < 6 and np.abs(found.starts[7:] - 20).max() < 6
     assert found.adapts_metric  # the coordinates are those of one of them
+    z, others = np.array([1.0, 0.5]), (np.zeros(2), np.array([19.0, 20.0]))
+    log_q = [Modes(found.weights).log_density(None, one[None])[0] for one in (z, *others)]
+    found_q = [found.jumps.log_density(one, np) for one in (z, *others)]
+    np.testing.assert_allclose(np.diff(found_q), np.diff(log_q))  # up to a constant
+    assert planned(Modes([1.0, 1e-9]), STATES).jumps is None
 
 
 # -- the verdict ----------------------------------------------------------------------
@@ -165,6 +171,28 @@ def test_the_ppl_s_nuts_gives_the_exact_posterior(ppl):
     assert "diverging" in data["sample_stats"] and "y" in data["observed_data"]
     with pytest.raises(TypeError, match="NutsResult.to_arviz has no argument groups=. It has log"):
         found.to_arviz(groups="posterior")
+
+
+@pytest.mark.slow
+def test_chains_jump_between_optima_as_often_as_these_have_mass(ppl):
+    modes = Modes([0.7, 0.3])
+    # By other weights and wider Gaussians: only the density says how often.
+    units = np.vstack([np.zeros(2), 1.3 * np.eye(2)])
+    jumps = Jumps.of(np.array([0.4, 0.6]), np.array(STATES)[:, None] + units)
+    plan = planned(modes, STATES, num_chains=2)._replace(jumps=jumps)
+    request = nuts.NutsRequest.checked(600, 50, 2, 0.8, False)
+    density = WhitenedDensity(2, lambda z: modes.of_ppl(ppl, z), lambda z: {"x": z})
+    end = (None,)
+    if ppl.is_numpyro:
+        import jax
+
+        end = "vectorized", jax.random.key(0)
+    run = ppl.module("inference.nuts").run
+    found = run(density, ppl.array(plan.starts), plan, 50, request, *end)
+    is_far = found.draws["x"][..., 0] > 10
+    assert is_far.mean() == pytest.approx(0.3, abs=0.06)
+    assert (np.diff(is_far, axis=1).sum(1) > 60).all()
+    np.testing.assert_allclose(found.draws["x"][is_far].std(0), 1.0, atol=0.12)
 
 
 @pytest.mark.slow
