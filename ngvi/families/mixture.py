@@ -73,7 +73,7 @@ class Mixture(Family):
     base_options: tuple = dataclasses.field(default=(), metadata={"static": True})
 
     name: ClassVar[str] = "mixture"
-    #: What a package adds: its families by name, the normal distribution function, and
+    #: Additions of a package: its families by name, the normal distribution function, and
     #: ``log(sum(exp))`` over the first axis.
     bases: ClassVar[dict[str, Any]]
     ndtr: ClassVar[Callable[[Array], Array]]
@@ -99,7 +99,7 @@ class Mixture(Family):
 
     @classmethod
     def of(cls, components: Sequence[Any], logits: Array) -> Self:
-        """The mixture of some components, or of directions at them.
+        """Return the mixture of some components, or of directions at them.
 
         :param components: Gaussians of one family and dimension.
         :param logits: shape ``(K,)``.
@@ -149,7 +149,7 @@ class Mixture(Family):
 
     @property
     def weights(self) -> Array:
-        """Of the components, shape ``(K,)``."""
+        """Weights of the components, shape ``(K,)``."""
         return self.xp.exp(self.log_weights)
 
     @property
@@ -161,7 +161,7 @@ class Mixture(Family):
         return "mixture"
 
     def describe(self) -> str:
-        """The components in words."""
+        """Return the components in words."""
         return f"{self.num_components} components, each {self._specification.describe()}"
 
     # -- moments ----------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Mixture(Family):
     # -- density ----------------------------------------------------------------------
 
     def sample(self, noise: Array) -> Array:
-        """A draw of the component that the first number of the noise chooses.
+        """Draw from the component that the first number of the noise chooses.
 
         :param noise: standard normal, shape ``(..., d + 1)``.
         """
@@ -212,7 +212,7 @@ class Mixture(Family):
     def bound_direction(
         self, values: Array, gradients: Array, noise: Array, weights: Array
     ) -> Self:
-        """The natural gradient of the bound from values and gradients of the log density.
+        """Return the natural gradient of the bound from values and gradients of the log density.
 
         Where the mixture is the posterior, ``h`` is constant and the direction zero, without noise.
 
@@ -258,7 +258,7 @@ class Mixture(Family):
         return self.of(found, logits - type(self).log_sum_exp(logits))
 
     def kl_divergence(self, other: Self) -> Array:
-        """Of the joint densities of draw and component, which is no less than that of draws."""
+        """Return the divergence of draw and component, which is no less than that of draws."""
         pairs = zip(self.components, other.components, strict=True)
         found = self.xp.stack([one.kl_divergence(another) for one, another in pairs])
         return self.weights @ (found + self.log_weights - other.log_weights)
@@ -290,7 +290,7 @@ def _(family: Mixture, noise: Array) -> Array:
 
 @draws.density_of_point.register(Mixture)
 def _(family: Mixture, noise: Array) -> Array:
-    """The average of ``log q`` over a draw of each component, by their weights."""
+    """Return the average of ``log q`` over a draw of each component, by their weights."""
     parts = [family.log_prob(one.sample(noise)) for one in family.components]
     return sum(weight * part for weight, part in zip(family.weights, parts, strict=True))
 
@@ -325,12 +325,12 @@ def _(family: Mixture, normal: Callable[..., Any], levels: Array) -> Array:
 
 
 def _others(family: Any) -> list[str]:
-    """The names of all coordinates but the mean."""
+    """Return the names of all coordinates but the mean."""
     return [name for name in family.coordinates() if name != "loc"]
 
 
 def _options(base: Any, without: tuple[str, ...] = ()) -> tuple:
-    """Those of a specification, by name."""
+    """Return the options of a specification, by name."""
     static = [one for one in dataclasses.fields(base) if one.metadata.get("static")]
     names = [one.name for one in static if one.name not in without]
     return tuple((name, getattr(base, name)) for name in names)

@@ -1,4 +1,4 @@
-"""One fit from its start to its verdict, whatever the PPL."""
+"""A fit from its start to its verdict, whatever the PPL."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def optimise(
 def _outcome(
     search: MultiStart, rng: np.random.Generator, request: Request, ending: Ending | None
 ) -> Outcome:
-    """What a search has come to, with what the checks find."""
+    """Return the outcome of a search, with what the checks find."""
     best = search.so_far() if ending is not None else _finished(search, request.tolerance)
     rank = LEVELS.same
     optima = sorted(search.runs.optima, key=lambda one: one.rank(rank), reverse=True)
@@ -119,7 +119,7 @@ def _outcome(
 
 
 def _finished(search: MultiStart, tolerance: float) -> Optimum:
-    """The best optimum: of one that was followed to a greater tolerance the rest of the way."""
+    """Return the best optimum, followed to the fit's tolerance."""
     best = search.runs.best
     if best.is_certified and not best.certificate.is_met(tolerance):
         search.runs.optima.remove(best)
@@ -129,7 +129,7 @@ def _finished(search: MultiStart, tolerance: float) -> Optimum:
 
 
 def no_start(problem: Problem) -> Outcome:
-    """What a fit without any start comes to."""
+    """Return the outcome of a fit without any start."""
     initial = Optimum(problem.space.initial, Validation(-np.inf, np.nan))
     return Outcome(initial, [initial], ending=Ending.NO_START)
 
@@ -142,7 +142,7 @@ def account(
     error: Exception | str | None = None,
     parts: Sequence[Any] = (),
 ) -> dict[str, Any]:
-    """What a result says of a fit, by its fields; a fit that has not converged also warns.
+    """Return a result's account of its fit, by field; warn if it has not converged.
 
     :param start_time: of the fit, by ``time.perf_counter()``.
     :param error: why the model has no start, if it has none.
@@ -179,7 +179,7 @@ NUM_KEPT = 8
 
 
 def found_optima(outcome: Outcome, space: Any) -> tuple[FoundOptimum, ...]:
-    """The optima of a result, the best first.
+    """Return the optima of a result, the best first.
 
     :param space: of the problem; has a method ``params`` besides.
     """

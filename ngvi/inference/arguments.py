@@ -1,4 +1,4 @@
-"""The door of ``fit``: its arguments are looked at before anything runs.
+"""Checks of the arguments of ``fit``, before anything runs.
 
 One table says what each option may be. A keyword that neither ``fit`` nor the model has is compared
 with both, and with what other libraries call the same.
@@ -27,21 +27,21 @@ from ngvi.inference.tells import signature_of
 
 
 def check_effort(value: Any, name: str) -> str:
-    """One of three words."""
+    """Check an effort, one of three words."""
     if value not in EFFORTS:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, EFFORTS))}, got {value!r}.")
     return value
 
 
 def check_num_components(value: Any, name: str) -> int | str:
-    """A number of components, or ``"auto"``."""
+    """Check a number of components, or ``"auto"``."""
     if isinstance(value, str) and value == "auto":
         return value
     return errors.check_count(value, name, hint=" Or 'auto', one for each mode.")
 
 
 def check_seconds(value: Any, name: str) -> float:
-    """A positive number of seconds, or None for no limit."""
+    """Check a positive number of seconds, or None for no limit."""
     if value is None:
         return math.inf
     if not errors.is_number(value, lambda x: x > 0):
@@ -50,7 +50,7 @@ def check_seconds(value: Any, name: str) -> float:
 
 
 def check_callback(value: Any, name: str) -> Any:
-    """A function of three arguments, or None."""
+    """Check a function of three arguments, or None."""
     if value is None:
         return None
     words = f"{name} must be a function of the number of steps, the bound and its distance to the "
@@ -66,7 +66,7 @@ def check_callback(value: Any, name: str) -> Any:
 
 
 def check_path(value: Any, name: str, is_needed: bool = False) -> Any:
-    """The path of a file; or None, if it is not needed."""
+    """Check the path of a file; or None, if it is not needed."""
     is_path = isinstance(value, (str, os.PathLike)) and str(value) != "" and "\0" not in str(value)
     if not is_path and (is_needed or value is not None):
         raise TypeError(f"{name} must be the path of a file, such as 'fit.ngvi', got {value!r}.")
@@ -74,7 +74,7 @@ def check_path(value: Any, name: str, is_needed: bool = False) -> Any:
 
 
 def check_options(value: Any, name: str) -> FitOptions:
-    """``FitOptions``, by default its own."""
+    """Check ``FitOptions``, by default new ones."""
     if value is None:
         return FitOptions()
     if not isinstance(value, FitOptions):
@@ -100,7 +100,7 @@ def _check_fields(value: Any, name: str) -> None:
 
 
 def check_batches(value: Any, name: str) -> Any:
-    """What can be read as batches, or None."""
+    """Check an iterable of batches, or None."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         raise TypeError(
             f"{name} must be an iterable of batches, and an array would be read row by row: write "
@@ -121,12 +121,12 @@ def check_batches(value: Any, name: str) -> Any:
 
 
 def check_curvature_of_fit(value: Any, name: str) -> str:
-    """The name of an estimator that ``fit`` can take."""
+    """Check the name of an estimator that ``fit`` can take."""
     check_curvature(value, CURVATURES_OF_FIT)
     return value
 
 
-#: What each option may be, by its name: a function of the value and the name, which returns what
+#: Checks of options by name: a function of the value and the name, which returns what
 #: ``fit`` goes on with. Options that are not here are checked where they are used.
 OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "tolerance": errors.check_finite,
@@ -146,7 +146,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
 
 
 def checked(given: dict[str, Any]) -> dict[str, Any]:
-    """The options, as ``fit`` goes on with them.
+    """Return the options as ``fit`` goes on with them.
 
     :param given: by their names; others are let through.
     :raises ValueError: for a value, naming the option.
@@ -158,14 +158,10 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# -- keywords that nobody has ---------------------------------------------------------
-
-SEED = "the seed"
-
-
 # -- the call of the model ------------------------------------------------------------
 
-#: What is no argument of a model, by the names of its type's bases.
+SEED = "the seed"
+#: Types that are no arguments of a model, by the names of its type's bases.
 FOREIGN = {
     "AutoGuide": "a guide: write guide=",
     "PyroOptim": "an optimiser, and fit needs none: leave it out",
@@ -272,7 +268,7 @@ class ModelCall:
         return difflib.get_close_matches(name.lower(), self.options, 1, cutoff=0.8)
 
     def _meant(self, name: str, of_model: list[str]) -> str:
-        """What to write in the place of a keyword that nobody has."""
+        """Return what to write in the place of a keyword that nobody has."""
         if habit := written_here("fit", name.lower()):
             return f"There is {self.seed if habit == SEED else habit}."
         lower = {one.lower(): one for one in of_model}
@@ -323,7 +319,7 @@ def _takes_any(signature: inspect.Signature) -> bool:
 
 
 def _call(function: Callable) -> str:
-    """A function and its arguments, as they are written."""
+    """Return a function and its arguments, as they are written."""
     name = getattr(function, "__name__", type(function).__name__)
     signature = signature_of(function, follow=True)
     return f"{name}(...)" if signature is None else as_written(name, signature.parameters.values())

@@ -1,4 +1,4 @@
-"""One call of ``fit``, but for what a package does with its PPL."""
+"""A call of ``fit``, but for what a package does with its PPL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
 from ngvi.inference.estimate import State
 from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites, without_density
-from ngvi.inference.mixture_fit import AUTO, check_beside, check_density, mixed
+from ngvi.inference.mixture_fit import check_beside, check_density, mixed
 from ngvi.inference.mode_centred import Attempt, alone, check_reparametrize, compared
 from ngvi.inference.monitor import COMPONENTS
 from ngvi.inference.multistart import MultiStart
@@ -38,25 +38,25 @@ from ngvi.inference.trace import Trace
 
 
 class FitCall:
-    """What ``fit`` does with its arguments; a package subclasses it.
+    """A call of ``fit`` from its arguments to its result; a package subclasses it.
 
     :param fit: the package's function.
     :param args: of the model, as ``kwargs``.
     """
 
-    result_type: Any  #: the package's ``FitResult``
-    guide_type: Any  #: its ``NaturalGaussianGuide``
-    mode_centred_guide: Any  #: its ``ReparametrizedGaussianGuide``
-    mixture: Any  #: its family ``Mixture``
-    starts: tuple = ()  #: strategies of a guide that ``fit`` makes
-    rng: np.random.Generator  #: of the search, which the package seeds
-    seed_in_words: str  #: how the user gives the seed
-    first_phase = "setting up"  #: what goes before the first step
-    #: What a first run of a model with its arguments shows; None if it does not run.
+    result_type: Any  #: The package's ``FitResult``.
+    guide_type: Any  #: The package's ``NaturalGaussianGuide``.
+    mode_centred_guide: Any  #: The package's ``ReparametrizedGaussianGuide``.
+    mixture: Any  #: The package's family ``Mixture``.
+    starts: tuple = ()  #: Strategies of a guide that ``fit`` makes.
+    rng: np.random.Generator  #: Random numbers of the search.
+    seed_in_words: str  #: The user's way to give a seed.
+    first_phase = "setting up"  #: Phase before the first step.
+    #: Return what a first run of a model with its arguments shows; None if it does not run.
     look: Callable[[Callable, tuple, dict[str, Any]], Seen | None]
-    #: Of each element of the observed sites, at a run of a model with its arguments.
+    #: Return the log density of each element of the observed sites, at a run of a model.
     log_densities: Callable[[Callable, tuple, dict[str, Any]], dict[str, np.ndarray]]
-    gaussians: Callable[[Any], list[Any]]  #: the ``NaturalGaussianGuide`` in a guide
+    gaussians: Callable[[Any], list[Any]]  #: Return the ``NaturalGaussianGuide`` in a guide.
 
     def __init__(
         self, fit: Callable, model: Callable, args: tuple, kwargs: dict, given: FitArguments
@@ -77,9 +77,8 @@ class FitCall:
         self.is_mixed = given.num_components != 1
         if self.is_mixed:
             check_beside(given)
-        # Of several components locals are taken as they are.
-        is_open = given.num_components in (1, AUTO)
-        self.reparametrize = check_reparametrize(given) if is_open else False
+        # A mixture takes locals as they are.
+        self.reparametrize = False if self.is_mixed else check_reparametrize(given)
         if given.init_loc_fn is not None:
             self.starts = (given.init_loc_fn,)
         path = given.checkpoint
@@ -89,15 +88,15 @@ class FitCall:
 
     @staticmethod
     def to_own(batch: Any) -> Any:
-        """A batch as the model expects it."""
+        """Return a batch as the model expects it."""
         return batch
 
     def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
-        """Guide and problem at the first start that will do."""
+        """Set up guide and problem at the first usable start."""
         raise NotImplementedError
 
     def by_modes(self, first: Ready) -> Attempt | None:
-        """A fit with locals by their modes, which may be all that is needed."""
+        """Return a fit with locals by their conditional modes, which may be all that is needed."""
 
         def make(model: Callable, init_loc_fn: Callable) -> Any:
             return self.mode_centred_guide(model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
@@ -108,7 +107,7 @@ class FitCall:
     def better(
         self, first: Ready, outcome: Outcome, at_first: Attempt | None
     ) -> tuple[Ready, Outcome]:
-        """The better of a Gaussian over all latents and a fit with locals by their modes."""
+        """Return the better fit, of all latents or with locals by their conditional modes."""
         insists, found = self.reparametrize is True, (first, outcome)
         if at_first is not None:
             found = compared(first, outcome, at_first, self.rng, self.request, insists)
@@ -121,13 +120,13 @@ class FitCall:
         return found
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
-        """A search for several components that goes on from one Gaussian."""
+        """Search for several components, from the optima of one Gaussian."""
         self.monitor.phase, wanted = COMPONENTS, self.given.num_components
         set_up = partial(self.set_up_mixture, first)
         return mixed(first, outcome, wanted, set_up, self.optimise, self.rng, self.request)
 
     def set_up_mixture(self, first: Ready, count: int) -> Ready:
-        """The first set-up, with a mixture of so many in place of its family."""
+        """Return the first set-up with a mixture in place of its family."""
         family = self.mixture(first.guide.family, count)
 
         def make(model: Callable, init_loc_fn: Callable) -> Any:
@@ -136,13 +135,13 @@ class FitCall:
         return self.set_up(None, make, first.model, "auto")
 
     def own_fields(self) -> dict[str, Any]:
-        """Fields of the result that only the package has."""
+        """Return fields of the result that only the package has."""
         return {}
 
     # -- the call ---------------------------------------------------------------------
 
     def ready(self) -> Ready:
-        """The first set-up, checked."""
+        """Return the first set-up, checked."""
         given = self.given
         if (seen := self.look(self.model, self.args, self.kwargs)) is not None:
             check_seen(seen, self.model, self.args, self.kwargs, given.allow_prior)
@@ -259,8 +258,8 @@ class FitCall:
     def _fitted(
         self, ready: Ready, problem: Problem, state: State | None
     ) -> tuple[Ready, Outcome, Problem]:
-        """The guide that is kept, and its outcome."""
-        found = None if self.is_mixed else self.by_modes(ready)
+        """Return the guide that is kept, its outcome and its problem."""
+        found = self.by_modes(ready)
         if found is not None and found.is_enough:
             return found.ready, found.outcome, found.ready.problem
         outcome, first = self.optimise(problem, state), ready

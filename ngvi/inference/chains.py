@@ -1,4 +1,4 @@
-"""Whether chains of draws have come to the posterior, by ArviZ: R-hat, effective draws, energy.
+"""Convergence of chains of draws, by ArviZ: R-hat, effective draws, energy.
 
 ArviZ is imported on first use, for it takes seconds.
 """

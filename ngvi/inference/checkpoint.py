@@ -40,7 +40,7 @@ class Checkpoint:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last write was long ago."""
+        """True if the last write was long ago."""
         return time.monotonic() - self._written > WRITE_EVERY
 
     def keep(self, result: Any, bound: float) -> None:

@@ -1,4 +1,4 @@
-"""What a file of a result asks its PPL to do."""
+"""The PPL's part in files of results."""
 
 from __future__ import annotations
 

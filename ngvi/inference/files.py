@@ -75,7 +75,7 @@ def _array(content: bytes) -> np.ndarray:
 
 @contextlib.contextmanager
 def whole(path: str | os.PathLike, words: str) -> Iterator[None]:
-    """Whatever fails inside is the file's fault.
+    """Blame the file for whatever fails inside.
 
     :param words: what the file is then, behind its name.
     :raises DamagedFileError: for any error but of memory.

@@ -1,8 +1,8 @@
-"""What ``fit`` does, and its arguments, in both packages."""
+"""The docstring of ``fit``, in both packages."""
 
 from __future__ import annotations
 
-#: Of the function.
+#: Docstring of the function.
 FIT = """Fit a Gaussian to the posterior of a model, to the optimum of the bound.
 
 Nothing needs tuning: the start is broad, steps are natural gradients in a trust region with a
@@ -31,8 +31,7 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     not raise the bound, or ``"auto"``, one for each mode that is met; at most 16. It begins at the
     optima of one Gaussian, and goes on along the natural gradients of weights and components
     (:mod:`ngvi.inference.mixture_fit`). ``result.family`` has ``weights`` and ``components``, and
-    ``result.posterior`` is the PPL's own mixture. Of several components locals are taken as they
-    are.
+    ``result.posterior`` is the PPL's own mixture. Locals are then taken as they are.
 :param guide: a guide with a ``NaturalGaussianGuide`` in it, in place of ``family``; its own
     start is used.
 :param init: go on from an earlier result of a model with the same latents.

@@ -1,4 +1,4 @@
-"""What a result asks its PPL to do."""
+"""The PPL's part in a result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ngvi.inference.first_look import Seen
 from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from ngvi.inference.problem import Problem
 
-#: What a result draws random numbers for; NumPyro has a key for each.
+#: Purposes of a result's random numbers; NumPyro has a key for each.
 DIAGNOSTICS, SAMPLE, PREDICTIVE, GROUPS_OF_ARVIZ, GROUPS, NUTS = range(6)
 #: Run a sampler: from the density, starts in its coordinates, plan and length of the warm-up.
 Sampler = Callable[[WhitenedDensity, np.ndarray, NutsPlan, int], Chains]

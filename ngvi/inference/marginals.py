@@ -1,4 +1,4 @@
-"""What importance weights change of each marginal."""
+"""Changes of each marginal by importance weights."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ngvi.latents.layout import Site, name_of
 
 
 class Marginal(NamedTuple):
-    """One coordinate of the unconstrained latent vector, as the weights see it."""
+    """A coordinate of the unconstrained latent vector, as the weights see it."""
 
-    name: str  #: the site and the index into its unconstrained value, such as ``"beta[2]"``
-    shift: float  #: weighted mean minus mean of ``q``, in standard deviations of ``q``
-    scale_ratio: float  #: weighted standard deviation over that of ``q``
-    shift_error: float = 0.0  #: their standard errors, if weights can be trusted
+    name: str  #: Site and index into its unconstrained value, as ``"beta[2]"``.
+    shift: float  #: Weighted mean minus mean of ``q``, in its standard deviations.
+    scale_ratio: float  #: Weighted standard deviation over that of ``q``.
+    shift_error: float = 0.0  #: Standard errors of both, if weights can be trusted.
     ratio_error: float = 0.0
 
 
@@ -63,7 +63,7 @@ class Marginals(Sequence):
 def weighted_marginals(
     means: np.ndarray, squares: np.ndarray, sites: tuple[Site, ...], effective: float
 ) -> Marginals:
-    """Marginals of weighted draws.
+    """Return the marginals of weighted draws.
 
     :param means: shape ``(3, d)``: under weights, under equal ones, and under the weights' squares.
     :param squares: mean squares likewise.
@@ -80,7 +80,7 @@ def weighted_marginals(
 
 
 def largest_changes(marginals: Marginals) -> tuple[float, float]:
-    """Changes of mean, in standard deviations, and of the logarithms of these."""
+    """Return the largest changes of means, in standard deviations, and of log deviations."""
     with np.errstate(divide="ignore"):
         changes = np.abs(marginals.shift), np.abs(np.log(marginals.scale_ratio))
     shift, ratio = (float(np.nan_to_num(part).max(initial=0.0)) for part in changes)

@@ -1,4 +1,4 @@
-"""From the optima of one Gaussian to a mixture of several.
+"""Mixtures that begin at the optima of one Gaussian.
 
 Components begin at the optima that a search for one Gaussian has found, and at the modes beside
 them. The modes are where ascents lead from the search's own points with the largest importance
@@ -257,7 +257,7 @@ def _is_higher(
     rng: np.random.Generator,
     request: Request,
 ) -> bool:
-    """Whether a mixture's bound is above that of the best Gaussian.
+    """Tell whether a mixture's bound is above that of the best Gaussian.
 
     While the noise of both hides it, four times as many draws decide.
     """

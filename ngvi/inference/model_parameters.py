@@ -41,7 +41,7 @@ def with_model_parameters(problem: Problem) -> Problem:
 
 @dataclasses.dataclass
 class _Scales:
-    """What is known of the parameters' scales.
+    """Scales of the model's own parameters.
 
     :ivar ends: where one parameter ends and the next begins, but for the last.
     :ivar limits: of the steps, by parameter: the root of their mean square.
@@ -53,7 +53,7 @@ class _Scales:
     gamma: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))
 
     def parts(self, count: int) -> list[slice]:
-        """Where each parameter is in a vector of all of them."""
+        """Return the place of each parameter in a vector of all of them."""
         starts = [0, *self.ends]
         return [slice(*pair) for pair in zip(starts, [*self.ends, count], strict=True)]
 
@@ -63,7 +63,7 @@ class _Scales:
         return np.repeat(values, sizes)
 
     def begin(self, gradient: np.ndarray) -> None:
-        """Where nothing is known but the gradient of the parameters."""
+        """Begin with nothing but the gradient of the parameters."""
         norms = np.array([_rms(gradient[part]) for part in self.parts(len(gradient))])
         self.gamma = FIRST_STEP / np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
         self.limits = np.full(len(norms), FIRST_STEP)

@@ -22,7 +22,7 @@ Asked = bool | str | Sequence[str] | Mapping[str, Any] | None
 
 @dataclasses.dataclass(frozen=True)
 class NewGroups:
-    """Where the groups of a fit are among those of a prediction.
+    """Places of the groups of a fit among those of a prediction.
 
     :param known: by plate with new elements, where the fit's are among its elements, in the
         fit's order; none of them is there if all are new.
@@ -33,7 +33,7 @@ class NewGroups:
     sites: dict[str, Site]
 
     def where(self, name: str, shape: tuple[int, ...]) -> tuple[np.ndarray, ...] | None:
-        """The index of the fit's elements in a value of a site, or None if all are new.
+        """Return the index of the fit's elements in a value of a site, or None if all are new.
 
         :param shape: of the value.
         :raises ValueError: if the model sees a part of the plate only.
@@ -70,7 +70,7 @@ def guide_for_groups(result: Any) -> Any:
 
 
 def new_groups(asked: Asked, fitted: Iterable[Site], found: Iterable[Site]) -> NewGroups | None:
-    """Which latents of a prediction come from the prior; None if none does.
+    """Return the latents of a prediction that come from the prior; None if none does.
 
     :param found: those of the model with the arguments of the prediction.
     :raises ValueError: for latents of another size than in the fit of which the user says nothing,
@@ -113,7 +113,7 @@ def new_groups(asked: Asked, fitted: Iterable[Site], found: Iterable[Site]) -> N
 
 
 def _asked(asked: Asked, sizes: dict[str, tuple[int, int]], inside: dict) -> dict[str, Any]:
-    """By plate the indices of its new elements, or None for all."""
+    """Return the indices of new elements by plate, or None for all."""
     if asked is None or asked is False:
         return {}
     if asked is True:
@@ -147,7 +147,7 @@ def _asked(asked: Asked, sizes: dict[str, tuple[int, int]], inside: dict) -> dic
 
 
 def _known(name: str, new: Any, before: int, now: int) -> np.ndarray:
-    """Where the fit's elements of a plate are among those of the prediction."""
+    """Return the places of the fit's elements of a plate among those of the prediction."""
     if new is None or new is True:
         return np.zeros(0, int)
     indices = np.atleast_1d(np.asarray(new))
@@ -187,7 +187,7 @@ def _another_size(plate: str, before: int, now: int, sites: list[str]) -> str:
 
 
 def beyond(message: str, found: Iterable[Site]) -> str | None:
-    """What to say of an index beyond the end of an array of latents, or None if it is of others.
+    """Explain an index beyond the end of an array of latents; None if it is of others.
 
     :param message: of the array library.
     """

@@ -63,15 +63,15 @@ class WhitenedDensity(NamedTuple):
     """A posterior's density where the fitted Gaussian is ``N(0, I)``, for any sampler."""
 
     dim: int  #: ``d``, the number of coordinates
-    #: From ``z`` of shape ``(d,)`` or ``(N, d)`` to ``log p(y, theta(z)) + log |d theta / dz|`` in
+    #: Map ``z`` of shape ``(d,)`` or ``(N, d)`` to ``log p(y, theta(z)) + log |d theta / dz|`` in
     #: nats, a scalar or shape ``(N,)``; it can be differentiated.
     log_density: Callable[[Any], Any]
-    #: From ``z`` to the model's sites, constrained, with an axis of draws for shape ``(N, d)``.
+    #: Map ``z`` to the model's sites, constrained, with an axis of draws for shape ``(N, d)``.
     constrain: Callable[[Any], dict[str, Any]]
 
 
 class NutsRequest(NamedTuple):
-    """What a user asks for."""
+    """Arguments of ``nuts``."""
 
     num_samples: int
     num_warmup: int | None
@@ -81,7 +81,7 @@ class NutsRequest(NamedTuple):
 
     @classmethod
     def checked(cls, *given: Any) -> NutsRequest:
-        """The arguments, in this order.
+        """Check the arguments, in this order.
 
         :raises ValueError: for one that cannot be.
         """
@@ -100,11 +100,11 @@ class NutsRequest(NamedTuple):
 
 
 class NutsPlan(NamedTuple):
-    """Where chains begin, and what they adapt."""
+    """Starts of chains, and what these adapt."""
 
-    starts: np.ndarray  #: latent vectors in the guide's coordinates, shape ``(chains, d)``
-    optimum: np.ndarray  #: of each chain, its index
-    weights: np.ndarray  #: of the optima, by their evidence
+    starts: np.ndarray  #: Latent vectors in the guide's coordinates, ``(chains, d)``.
+    optimum: np.ndarray  #: Index of each chain's optimum.
+    weights: np.ndarray  #: Weights of the optima, by their evidence.
     adapts_metric: bool
     #: Between optima; None of one, or of so many latents that they would cost too much.
     jumps: Jumps | None = None
@@ -119,13 +119,13 @@ class NutsPlan(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """What a PPL's sampler has drawn."""
+    """Draws of a PPL's sampler."""
 
-    mcmc: Any  #: the PPL's
-    draws: dict[str, np.ndarray]  #: latent sites, shape ``(chains, draws, ...)``
-    diverging: np.ndarray  #: shape ``(chains, draws)``
-    energy: np.ndarray  #: the Hamiltonian of each transition, shape ``(chains, draws)``
-    num_gradients: int  #: with the warm-up
+    mcmc: Any  #: The PPL's sampler.
+    draws: dict[str, np.ndarray]  #: Latent sites, shape ``(chains, draws, ...)``.
+    diverging: np.ndarray  #: Shape ``(chains, draws)``.
+    energy: np.ndarray  #: Hamiltonian of each transition, ``(chains, draws)``.
+    num_gradients: int  #: Gradients, those of the warm-up included.
 
 
 def plan(
@@ -135,7 +135,7 @@ def plan(
     num_chains: int,
     rng: np.random.Generator,
 ) -> NutsPlan:
-    """Where chains begin.
+    """Choose where chains begin.
 
     :param states: of the optima, the best first.
     :param whiten: from latent vectors to the coordinates of the best.
@@ -170,8 +170,9 @@ def plan(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NutsResult:
-    """Draws of a posterior by NUTS, and whether to believe them; ``print`` shows both beside the
-    Gaussian of the fit.
+    """Draws of a posterior by NUTS, with a verdict.
+
+    ``print`` shows both beside the Gaussian of the fit.
     """
 
     #: The PPL's own ``MCMC``, whose samples are the model's sites, constrained.
@@ -180,7 +181,7 @@ class NutsResult:
     verdict: str
     #: Why, and what to do.
     reason: str
-    #: Of the latent sites, as numpy arrays of shape ``(chains, draws, ...)``.
+    #: Draws of the latent sites, as numpy arrays of shape ``(chains, draws, ...)``.
     draws: dict[str, np.ndarray]
     #: Gradients of the log density, those of the warm-up among them.
     num_gradients: int
@@ -192,11 +193,11 @@ class NutsResult:
     effective_draws: float
     #: Betancourt's fraction of missing information (E-BFMI), of the worst chain.
     energy_information: float
-    #: Whether the warm-up has adapted the metric, and not the step size only.
+    #: True if the warm-up has adapted the metric, and not the step size only.
     adapts_metric: bool
     #: Optima that the chains have begun at, and their weights by evidence.
     optima: dict[int, float]
-    #: Of the PPL's own statistics of each transition, for ArviZ.
+    #: The PPL's own statistics of each transition, for ArviZ.
     sample_stats: dict[str, np.ndarray]
     _to_arviz: Callable[..., Any]
     _of_gaussian: Callable[[], dict[str, np.ndarray]]
@@ -209,8 +210,9 @@ class NutsResult:
 
     @door_with_options_of("_to_arviz")
     def to_arviz(self, **options: Any) -> Any:
-        """The draws with their chains, statistics of transitions, and all that the fit's own
-        ``to_arviz`` has.
+        """Return the draws with their chains, and statistics of transitions, for ArviZ.
+
+        All that the fit's own ``to_arviz`` has is there as well.
 
         :param options: of that, such as ``log_likelihood=False`` and ``coords=``.
         :return: an ``arviz.InferenceData``, or an ``xarray.DataTree`` from ArviZ 1 on.
@@ -235,7 +237,7 @@ def judged(
     of_gaussian: Callable[[], dict[str, np.ndarray]],
     to_arviz: Callable[..., Any],
 ) -> NutsResult:
-    """Chains with their verdict; warns where they are not to be trusted.
+    """Judge chains; warn where they are not to be trusted.
 
     :param of_gaussian: gives draws of the fitted Gaussian by site.
     """
@@ -305,14 +307,14 @@ def _faults(chains: Chains, plan: NutsPlan, worst: float, least: float, energy: 
 
 
 def _more(just_enough: float) -> int:
-    """Draws of a chain that would be enough, to two digits."""
+    """Return the number of draws of a chain that would be enough, to two digits."""
     wanted = 1.2 * just_enough
     digits = max(int(math.log10(wanted)) - 1, 0)
     return math.ceil(wanted / 10**digits) * 10**digits
 
 
 def _labels(draws: dict[str, np.ndarray]) -> list[str]:
-    """Names of all numbers, in the order of :func:`_flat`."""
+    """Return the names of all numbers, in the order of :func:`_flat`."""
     found = []
     for name, values in draws.items():
         for at in np.ndindex(values.shape[2:]):

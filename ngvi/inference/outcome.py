@@ -1,4 +1,4 @@
-"""What a fit has come to, and what that means in words."""
+"""Outcomes of fits, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
 
 #: A standard deviation of an unconstrained latent that is worth a remark.
 WIDE = 1e4
-#: Rounding of the bound of so many tolerances is the scale's fault, not that of too few steps.
+#: If rounding exceeds this many tolerances, report bad scaling rather than too few steps.
 BEYOND_PRECISION = 1000.0
 
 
@@ -34,19 +34,19 @@ class Ending(enum.Enum):
 
 
 class Restart(NamedTuple):
-    """Where some of the starts of a fit have led."""
+    """The end of some of the starts of a fit."""
 
-    name: str  #: of the first of them, in words
-    bound: float  #: in nats, from independent draws
-    bound_error: float  #: its standard error
+    name: str  #: Name of the first of them.
+    bound: float  #: Bound in nats, from independent draws.
+    bound_error: float  #: Standard error of the bound.
     num_steps: int
-    num_starts: int  #: that were drawn alike and have led there
-    status: str  #: in words: what it says of the result
+    num_starts: int  #: Starts, drawn alike, that have led there.
+    status: str  #: Its place beside the result, in words.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FoundOptimum:
-    """One optimum of the bound.
+    """An optimum of the bound.
 
     :ivar params: all parameters of model and guide there, by their names.
     :ivar bound: in nats, from independent draws.
@@ -61,7 +61,7 @@ class FoundOptimum:
     num_starts: int
     is_certified: bool
 
-    #: What a table shows.
+    #: Fields that a table shows.
     _fields: ClassVar = ("bound", "bound_error", "num_starts", "is_certified")
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class FoundOptimum:
 
 @dataclasses.dataclass
 class Outcome:
-    """Where a fit has ended.
+    """The end of a fit.
 
     :ivar optimum: the best.
     :ivar optima: all of them, the best first.
@@ -102,7 +102,7 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """One of three words."""
+        """The verdict, one of three words."""
         is_met = self.optimum.is_certified and self.optimum.certificate.is_met(self.tolerance)
         if not is_met or self.finding is not None:
             return NOT_CONVERGED
@@ -110,18 +110,18 @@ class Outcome:
 
     @property
     def converged(self) -> bool:
-        """Whether the upper 95 % limit of what is left to this optimum is at most the tolerance."""
+        """True if the upper 95 % limit of what is left to this optimum is at most the tolerance."""
         return self.verdict != NOT_CONVERGED
 
     def below(self, one: Optimum, same: float) -> float:
-        """By how much a bound is below the best, in nats; zero where noise can explain it."""
+        """Return how far a bound is below the best, in nats; zero where noise can explain it."""
         known, best = one.validation, self.optimum.validation
         gap = best.bound - known.bound
         noise = 2 * math.hypot(best.error, known.error)
         return gap if abs(gap) >= same + noise else 0.0
 
     def restarts(self, same: float) -> Table[Restart]:
-        """Where the starts have led, the best first.
+        """Return the ends of the starts, the best first.
 
         :param same: nats within which two bounds are one optimum's.
         """
@@ -152,7 +152,7 @@ def in_words(
     rounding: float = 0.0,
     effort: str = THOROUGH,
 ) -> str:
-    """One or two sentences: why the fit stopped and, if it has not converged, what to try.
+    """Say why the fit stopped and, if it has not converged, what to try.
 
     :param stddevs: gives those of the unconstrained latents, by name.
     :param cause: of a bound that is not finite, as far as it is known.
@@ -194,7 +194,7 @@ def in_words(
 
 
 def in_digits_apart(value: float, limit: float) -> str:
-    """A number with two digits, or as many as it takes to be on its side of a limit."""
+    """Return a number with two digits, or as many as it takes to be on its side of a limit."""
     for digits in range(2, 16):
         words = f"{value:.{digits}g}"
         if (float(words) <= limit) == (value <= limit):
@@ -265,7 +265,7 @@ _STATUS: dict[Status | None, str] = {
         "with fit(..., init=result); effort='thorough' does not give up so soon"
     ),
 }
-#: What to add where steps are used up.
+#: Words to add where steps are used up.
 _WIDE = (
     ". The sd of unconstrained '{name}' is {widest:.1g}: if it still grows, the posterior is "
     "improper and the latent needs a proper prior"
@@ -273,7 +273,7 @@ _WIDE = (
 
 
 def _others(outcome: Outcome, effort: str) -> str:
-    """What is known of other optima."""
+    """Say what the search for other optima has found."""
     found, best = outcome.exploration, outcome.optimum
     count = found.num_starts
     counted = [one for one in outcome.optima if one.count]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 #: The prior of Zhang and Stephens (2009, section 4) on the inverse scale, and that of Vehtari et
-#: al. (2024, appendix C) on the shape: so many observations of one half.
+#: al. (2024, appendix C) on the shape: this many observations of one half.
 SCALE_PRIOR, SHAPE_PRIOR, PRIOR_SHAPE = 3.0, 10.0, 0.5
 
 
@@ -27,11 +27,11 @@ LEAST = 5
 class Tail(NamedTuple):
     """Positive numbers whose tail has been smoothed."""
 
-    log_values: np.ndarray  #: logarithms, whose exponentials add up to one; shape ``(n,)``
+    log_values: np.ndarray  #: Logarithms of numbers that add up to one, ``(n,)``.
     #: ``k``; infinite if there are too few for an estimate, or of equal numbers.
     shape: float
-    #: What the tail holds beyond the largest of them, beside the sum of all, with so many standard
-    #: errors of ``k`` more as :data:`ERRORS_OF_K` says; infinite from a ``k`` of one on.
+    #: Part that the tail holds beyond the largest of them, beside the sum of all, with as many
+    #: standard errors of ``k`` more as :data:`ERRORS_OF_K` says; infinite from a ``k`` of one on.
     missing: np.ndarray
 
 
@@ -62,7 +62,7 @@ def smoothed(log_values: np.ndarray) -> Tail:
 
 
 def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Pareto smoothed importance weights, normalised, by their logarithms; and ``k``.
+    """Return logarithms of Pareto smoothed, normalised importance weights, and ``k``.
 
     :param log_weights: finite, shape ``(n,)``.
     """
@@ -70,13 +70,13 @@ def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _quantiles_of(count: int, shape: float, scale: float, least: float) -> np.ndarray:
-    """So many, none above the largest number, which is one."""
+    """Return this many quantiles, none above the largest number, which is one."""
     order_statistics = (np.arange(count) + 0.5) / count
     return np.minimum(quantiles(order_statistics, shape, scale) + least, 1.0)
 
 
 def _beyond(count: int, shape: float, scale: float, least: float) -> float:
-    """Return what the mean of the distribution has more than its quantiles, for so many numbers."""
+    """Return what the mean of the distribution has more than this many of its quantiles."""
     if shape >= 1.0:
         return math.inf
     whole = count * (least + scale / (1.0 - shape))
@@ -96,12 +96,12 @@ def error_of_k(pareto_k: float, num_tail: int) -> float:
 
 
 def tail_size(count: int) -> int:
-    """How many of some numbers are their tail."""
+    """Return how many of some numbers are their tail."""
     return math.ceil(min(count / 5.0, 3.0 * math.sqrt(count)))
 
 
 def fit_tail(excesses: np.ndarray) -> tuple[float, float]:
-    """Shape and scale of a generalised Pareto distribution.
+    """Return shape and scale of a generalised Pareto distribution.
 
     The posterior mean of ``b = -k / sigma`` on a grid, where the likelihood has been maximised over
     the rest (Zhang and Stephens, 2009), and ``k`` at that mean, drawn to one half.
@@ -126,7 +126,7 @@ def fit_tail(excesses: np.ndarray) -> tuple[float, float]:
 
 
 def quantiles(probabilities: np.ndarray, shape: float, scale: float) -> np.ndarray:
-    """Of a generalised Pareto distribution."""
+    """Return quantiles of a generalised Pareto distribution."""
     exponential = -np.log1p(-probabilities)
     if abs(shape) < np.finfo(float).eps:
         return scale * exponential

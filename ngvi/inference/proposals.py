@@ -48,7 +48,7 @@ class Weighed:
         self.pareto_k = shape if varies else 0.0
 
     def joined(self, other: Weighed) -> Weighed:
-        """All draws together: of the first, none that weighs much is forgotten."""
+        """Return all draws together, so that none of the first that weighs much is forgotten."""
         latents, raw = np.vstack([self.latents, other.latents]), np.append(self.raw, other.raw)
         return Weighed(latents, raw, self.num_drawn + other.num_drawn)
 
@@ -64,7 +64,7 @@ class Weighed:
 
     @functools.cached_property
     def judged(self) -> Weights:
-        """What tells whether averages under them are those of the posterior."""
+        """Evidence on averages under these weights."""
         count = len(self.raw)
         error = error_of_k(self.pareto_k, tail_size(count))
         errors = errors_of(self.log_weights, self._missing, self.latents)
@@ -72,7 +72,7 @@ class Weighed:
         return Weights(self.pareto_k, error, self.share, *unseen, errors)
 
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws as often as their weights say, shape ``(count, d)``."""
+        """Return draws as often as their weights say, shape ``(count, d)``."""
         # One uniform number for all: a draw is there as often as its weight says, but for one.
         places = (np.arange(count) + rng.uniform()) / count
         cumulative = np.cumsum(np.exp(self.log_weights))
@@ -90,7 +90,7 @@ class Proposal:
         self._mean = problem.space.mean(state)[indices]
 
     def weighed(self, count: int, rng: np.random.Generator) -> Weighed:
-        """So many draws, less those at which the density is not finite.
+        """Return weighed draws, without those at which the density is not finite.
 
         :raises ValueError: if there is none.
         """
@@ -112,7 +112,7 @@ class Proposal:
         return latents, log_q
 
     def _covariance(self) -> np.ndarray:
-        """Columns of the covariance ``C C'``, shape ``(d, indices)``."""
+        """Return columns of the covariance ``C C'``, shape ``(d, indices)``."""
         space, dim = self._problem.space, self._problem.space.dim
         columns = np.zeros((dim, self.indices.size))
         origin, _ = space.draw(self._state, np.zeros((1, dim)))
@@ -125,7 +125,7 @@ class Proposal:
 
 
 class JointTails(Proposal):
-    """With Student's t of few latents, whose location and scale may be others'."""
+    """The Gaussian with a Student's t for a few latents, whose location and scale adapt."""
 
     def __init__(self, problem: Problem, state: State, indices: np.ndarray) -> None:
         super().__init__(problem, state, indices)

@@ -51,18 +51,18 @@ NUM_DRAWS = 4000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Diagnostics(TellsWhatItHas):
-    """What importance weights say of a posterior. Everything that is not defined is None."""
+    """Importance weights' account of a posterior. Everything that is not defined is None."""
 
-    #: How many draws of ``q`` there were.
+    #: Number of draws of ``q``.
     num_draws: int
     #: The shape of the weights' tail; 0 where they are alike, so that their tail carries nothing
     #: (98 % of the draws are effective), infinite where too few are left for an estimate.
     pareto_k: float | None
-    #: What that means, in words, with the effective draws, the gap and the marginals.
+    #: The verdict in words, with the effective draws, the gap and the marginals.
     verdict: str
     #: The standard error of :attr:`pareto_k`.
     pareto_k_error: float | None = None
-    #: Whether averages under the weights are those of the posterior; None if that is not decided.
+    #: True if averages under the weights are those of the posterior; None if that is not decided.
     are_trusted: bool | None = None
     #: The bound ``E_q[log w]`` in nats, from these draws, and its standard error.
     bound: float | None = None
@@ -75,7 +75,7 @@ class Diagnostics(TellsWhatItHas):
     effective_sample_size: float | None = None
     #: Draws at which the log density is NaN or infinite.
     num_dropped: int = 0
-    #: By coordinate of the unconstrained latent vector.
+    #: Marginals by coordinate of the unconstrained latent vector.
     marginals: Marginals = dataclasses.field(
         default_factory=lambda: Marginals(np.empty(0), np.empty(0))
     )
@@ -136,7 +136,7 @@ def _diagnosed(
     seed: int | list[int],
     known: Sequence[float] | np.ndarray,
 ) -> Diagnostics:
-    """From so many draws, of which the first have log weights that are known."""
+    """Return the diagnostics of this many draws; the first have log weights already."""
     space, objective = problem.space, problem.objective
     parts, size, start = [np.asarray(known)], float(space.dim), 0
     for theta, log_q in _draws(problem, state, count, seed):
@@ -166,7 +166,7 @@ def _diagnosed(
 def _draws(
     problem: Problem, state: State, count: int, seed: int | list[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Latent vectors and their ``log q``, some at a time; of more the first are the same."""
+    """Yield latent vectors and their ``log q``, some at a time; of more the first are the same."""
     rng, dim = np.random.default_rng(seed), problem.space.noise_dim
     at_once = max(1, NUMBERS_AT_ONCE // dim)
     for start in range(0, count, at_once):
@@ -239,7 +239,7 @@ def from_log_weights(
 def _smoothed(
     log_weights: np.ndarray, rounding: float
 ) -> tuple[np.ndarray, float | None, np.ndarray | None]:
-    """Normalised log weights, ``k`` where there is a tail, and what that has missed."""
+    """Return normalised log weights, ``k`` where there is a tail, and what that has missed."""
     if np.ptp(log_weights) <= LEVELS.rounding_units * rounding:
         # Nothing but rounding: an exact posterior, unless even that could not be seen.
         equal = np.full(len(log_weights), -math.log(len(log_weights)))
@@ -253,7 +253,7 @@ def _smoothed(
 def _known(
     shape: float | None, count: int, share: float, gap: float, marginals: Marginals
 ) -> Weights | None:
-    """Return what there is to judge by, of so many finite weights."""
+    """Return what there is to judge weights by."""
     if shape is None or count < MIN_DRAWS:
         return None
     error = error_of_k(shape, tail_size(count)) if shape else 0.0
@@ -281,7 +281,7 @@ def _remarks(num_dropped: int, num_draws: int, rounding: float) -> str:
 
 
 def k_in_words(found: Diagnostics) -> str:
-    """K-hat with its error."""
+    """Return k-hat with its error, in words."""
     if found.pareto_k is None:
         return "undefined"
     error = f" ± {found.pareto_k_error:.2f}" if found.pareto_k_error else ""

@@ -55,7 +55,7 @@ def final_bound(trace: Trace, part: float = 0.1) -> tuple[float, float]:
 
 
 def report(result: Any, complete: bool) -> str:
-    """A readable account of a ``FitResult``.
+    """Return a readable account of a ``FitResult``.
 
     :param complete: with the diagnostics, which are computed if they are not known.
     """
@@ -98,7 +98,7 @@ def report(result: Any, complete: bool) -> str:
 
 
 def second_fit(result: Any) -> str:
-    """How locals are fitted, and what came of the other of two fits, in words, or nothing."""
+    """Say how locals are fitted, and what came of the other of two fits, if anything."""
     for start in result.restarts:
         if start.name == BY_MODES:
             if start.status != "kept":
@@ -109,7 +109,7 @@ def second_fit(result: Any) -> str:
 
 
 def without_mode(guide: Any, params: dict[str, Any]) -> str:
-    """Which locals of a ``ReparametrizedGaussianGuide`` have none, in words, or nothing."""
+    """Say which locals of a ``ReparametrizedGaussianGuide`` have no mode, if any."""
     counts = guide.num_without_mode(params) if hasattr(guide, "num_without_mode") else {}
     if not counts:
         return ""
@@ -134,7 +134,7 @@ def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
 
 
 def marginal_in_words(marginal: Marginal, are_trusted: bool | None) -> str:
-    """By how much the weights change mean and standard deviation of a marginal.
+    """Say how much the weights change mean and standard deviation of a marginal.
 
     :param are_trusted: where the weights are not, what they show is the least that is missing.
     """
@@ -185,7 +185,7 @@ def plot(result: Any) -> Any:
 
 
 def _show_once(figure: Any) -> None:
-    """What a notebook does with a figure that is the value of a cell.
+    """Show a figure that is the value of a notebook's cell, once.
 
     At the end of the cell its backend draws what is open in pyplot, and this would be the second.
     """

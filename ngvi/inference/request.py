@@ -1,4 +1,4 @@
-"""What the user of ``fit`` may ask for."""
+"""Arguments of ``fit``, checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Request:
     max_steps: int
     effort: str = "standard"
     progress_bar: bool = False
-    time_limit: float = math.inf  #: in seconds, from now on
+    time_limit: float = math.inf  #: Limit in seconds, from now on.
     callback: Callable[[int, float, float], object] | None = None
     options: FitOptions = field(default_factory=FitOptions)
     started: float = field(default_factory=time.perf_counter)
@@ -44,11 +44,11 @@ class Request:
 
     @property
     def share(self) -> float:
-        """What the search for other optima may cost, per cost of the way to the best."""
+        """Cost of the search for other optima, per cost of the way to the best."""
         return EFFORTS[self.effort]
 
     def monitor(self, num_steps: int = 0) -> Monitor:
-        """What watches a search.
+        """Return what watches a search.
 
         :param num_steps: of one before it.
         """
@@ -76,7 +76,7 @@ class FitArguments(Request):
     checkpoint: str | PathLike | None
     batches: Any
     allow_prior: bool
-    rng_key: Any = None  #: of NumPyro
+    rng_key: Any = None  #: Key of NumPyro.
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> FitArguments:

@@ -36,7 +36,7 @@ def weighed(
     count: int,
     rng: np.random.Generator,
 ) -> Weighed:
-    """Draws for the model's posterior, of a proposal that up to two rounds have adapted.
+    """Return draws for the model's posterior, of a proposal that up to two rounds have adapted.
 
     :raises ValueError: if the log density is finite at no draw.
     """
@@ -46,10 +46,10 @@ def weighed(
 class CorrectedDraws(NamedTuple):
     """Draws of a model's posterior, and why not to believe them."""
 
-    latents: np.ndarray  #: shape ``(n, d)``
-    pareto_k: float  #: of their weights
-    fault: str  #: in words, or nothing
-    #: Whether they are worth so many that they tell more of the posterior than the Gaussian's.
+    latents: np.ndarray  #: Shape ``(n, d)``.
+    pareto_k: float  #: K-hat of their weights.
+    fault: str  #: The fault in words, or nothing.
+    #: True if they are worth enough to tell more of the posterior than the Gaussian's.
     are_many: bool = True
 
 
@@ -59,7 +59,7 @@ def corrected(
     num_samples: int,
     rng: np.random.Generator,
 ) -> CorrectedDraws:
-    """Draws of the model's posterior; some are the same.
+    """Draw from the model's posterior; some draws are the same.
 
     They have a fault where the tail of the weights, or of these times a latent's squared
     deviations, may hold too much beyond the largest draw, or where they are worth too few. More are
@@ -97,7 +97,7 @@ def _corrected(
 
 
 def _fault(found: Weighed, sites: Sequence[Site]) -> str:
-    """Why averages under these weights are not the posterior's, in words, or nothing."""
+    """Say why averages under these weights are not the posterior's, or nothing."""
     if found.share >= ALIKE:
         return ""
     judged, count = found.judged, len(found.raw)
@@ -126,7 +126,7 @@ def with_heavier_tails(
     found: Diagnostics,
     seed: int | list[int],
 ) -> Diagnostics:
-    """Whether :func:`corrected` mends what weights of the Gaussian's own draws cannot, in words.
+    """Say whether :func:`corrected` mends what weights of the Gaussian's own draws cannot.
 
     :param found: of the Gaussian, of which nothing but the last words changes.
     :param seed: of the draws, as many as ``corrected`` takes; none where these weights do.

@@ -1,4 +1,4 @@
-"""How a fit went, and what it has come to."""
+"""Results of fits: what they know without another run of the model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Fitted(TellsWhatItHas):
     guide: Any
     #: All parameters of model and guide, by their names.
     params: dict[str, Any]
-    #: What each step looked like.
+    #: An account of each step.
     trace: Trace
     #: ``"certified"``: the bound is within the tolerance of this optimum, and no better one is
     #: likely; ``"local"``: others have not been ruled out; or ``"not converged"``.
@@ -56,9 +56,9 @@ class Fitted(TellsWhatItHas):
     reason: str
     #: Gradients, Hessian-vector products and values of the log density.
     cost: Cost
-    #: What independent draws said of the posterior at the end.
+    #: Evidence of independent draws on the posterior at the end.
     validation: Validation | None = None
-    #: Where the starts have led, the one that is kept first.
+    #: Ends of the starts, the best first.
     restarts: tuple[Restart, ...] = ()
     #: All optima that were found, the best first.
     optima: tuple[FoundOptimum, ...] = ()
@@ -145,9 +145,9 @@ class Fitted(TellsWhatItHas):
 
     @door
     def save(self, path: str | PathLike, *, data: bool = True) -> None:
-        """Save the result, in a format without pickle: JSON and the arrays of an ``.npz``, which
-        ``numpy.load`` reads by itself.
+        """Save the result without pickle, as JSON and arrays in an ``.npz``.
 
+        ``numpy.load`` reads it by itself.
         The file takes its place when it is whole: whatever happens, an earlier one is there until
         then. It keeps the mode of an earlier one, and is written where a link points to.
         :attr:`diagnostics` are not in it; they are computed again when they are asked for.
@@ -206,7 +206,7 @@ class Fitted(TellsWhatItHas):
 
     @property
     def converged(self) -> bool:
-        """Whether the upper 95 % limit of what is left to this optimum is at most the tolerance."""
+        """True if the upper 95 % limit of what is left to this optimum is at most the tolerance."""
         return self.verdict != NOT_CONVERGED
 
     @property

@@ -36,7 +36,7 @@ QUINTIC_POINTS, QUINTIC_DIM = 2.5, 7
 
 @dataclasses.dataclass(frozen=True)
 class ChainCubature:
-    """How coordinates of a latent vector are dealt out to few dimensions.
+    """Points in few dimensions, to which the coordinates of a latent vector are dealt out.
 
     :param forest: of the latents.
     :param dim: ``k``, the number of dimensions.
@@ -51,7 +51,7 @@ class ChainCubature:
 
     @classmethod
     def of(cls, forest: Forest) -> ChainCubature | None:
-        """For a forest of locals; None where the dimensions would be more than half of all."""
+        """Return the cubature of a forest; None if it has more than half as many dimensions."""
         least = cls.with_many(forest, 1)
         wanted = min(PART_OF_LATENTS * forest.dim, MAX_CHAIN_DIM)
         several = sum(_sizes(forest, is_single=False).values())
@@ -66,28 +66,28 @@ class ChainCubature:
 
     @classmethod
     def of_guide(cls, guide: Any) -> ChainCubature | None:
-        """For a guide that is one Gaussian of a model with locals."""
+        """Return the cubature of a guide that is one Gaussian of a model with locals."""
         forest = getattr(guide, "paths", None)
         return None if forest is None else cls.of(forest)
 
     @classmethod
     def with_many(cls, forest: Forest, many: int) -> ChainCubature:
-        """With so many different blocks of one depth."""
+        """Return the cubature with this many different blocks of one depth."""
         single, several = (_sizes(forest, is_single) for is_single in (True, False))
         return cls(forest, sum(single.values()) + many * sum(several.values()), many)
 
     @property
     def num_points(self) -> int:
-        """Of a group."""
+        """Number of points of a group."""
         return num_quintic(self.dim) if self.is_quintic else 2 * self.dim + 1
 
     def points(self, rng: np.random.Generator, num_groups: int) -> list[Points]:
-        """Fresh groups of points of all latents."""
+        """Return fresh groups of points of all latents."""
         draw = quintic_points if self.is_quintic else spherical_points
         return [self.spread(rng, group) for group in draw(rng, self.dim, num_groups)]
 
     def spread(self, rng: np.random.Generator, points: Points) -> Points:
-        """Points of all latents from points in ``k`` dimensions."""
+        """Return points of all latents from points in ``k`` dimensions."""
         noise = np.empty((len(points.noise), self.forest.dim))
         single, several = (_sizes(self.forest, is_single) for is_single in (True, False))
         starts, start = {}, 0
@@ -106,7 +106,7 @@ class ChainCubature:
 
 
 def _sizes(forest: Forest, is_single: bool) -> dict[int, int]:
-    """By depth the largest block, of groups of one block or of several."""
+    """Return the largest block by depth, of groups of one block or of several."""
     sizes: dict[int, int] = {}
     for index, group in enumerate(forest.groups):
         if (group.num == 1) == is_single:
@@ -116,11 +116,11 @@ def _sizes(forest: Forest, is_single: bool) -> dict[int, int]:
 
 
 class Groups(NamedTuple):
-    """What a group of draws is made of."""
+    """Groups of draws, and their cost."""
 
     dim: int
-    cost: EstimateCost  #: of one
-    cubature: ChainCubature | None = None  #: that orthogonal points are spread over
+    cost: EstimateCost  #: Cost of a group.
+    cubature: ChainCubature | None = None  #: Dimensions that points are spread over.
 
     @classmethod
     def of(
@@ -131,7 +131,7 @@ class Groups(NamedTuple):
         data_size: int,
         cubature: ChainCubature | None = None,
     ) -> Groups:
-        """As many draws as cost about what a group of orthogonal points would.
+        """Return groups that cost about as much as a group of orthogonal points.
 
         :param products: Hessian-vector products that a Hessian takes.
         :param data_size: numbers in the model's largest argument.
@@ -142,7 +142,7 @@ class Groups(NamedTuple):
         return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1, 1), cubature)
 
     def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
-        """Fresh groups of draws."""
+        """Return fresh groups of draws."""
         if self.cubature is not None:
             points = self.cubature.points(rng, num_groups)
         elif self.cost.num_groups:

@@ -23,7 +23,7 @@ from ngvi.inference.trace import Trace
 from ngvi.inference.validation import Validation
 
 FORMAT, VERSION = "ngvi.result", 5
-#: How a checkpoint of version 0.3 begins.
+#: The beginning of a checkpoint of version 0.3.
 FIRST = b"ngvi checkpoint "
 #: Fields of a result that JSON holds as they are, and options that a family finds by itself.
 PLAIN = ("verdict", "reason", "seconds")
@@ -39,7 +39,7 @@ def tree_of(
     as_array: Callable[[Any], np.ndarray | None],
     place: Callable[[Any], str],
 ) -> Any:
-    """A tree of lists, tuples, dicts, numbers, texts and arrays as JSON.
+    """Return a tree of lists, tuples, dicts, numbers, texts and arrays as JSON.
 
     :param where: it is, in words.
     :param arrays: gets those of the tree.
@@ -71,7 +71,7 @@ def tree_of(
 
 
 def of_tree(tree: Any, arrays: dict[str, np.ndarray], own: Callable[[np.ndarray, str], Any]) -> Any:
-    """The value of which :func:`tree_of` made JSON.
+    """Return the value of which :func:`tree_of` made JSON.
 
     :param own: makes the PPL's array of numpy's, for a device of this name.
     """
@@ -142,7 +142,7 @@ def write_result(
 
 
 def read_result(path: str | os.PathLike, library: str) -> Saved:
-    """What :func:`write_result` has written.
+    """Read what :func:`write_result` has written.
 
     :raises DamagedFileError: for a file of something else, or of which a bit is another.
     :raises ValueError: for a result of another version or package.
@@ -174,7 +174,7 @@ def read_result(path: str | os.PathLike, library: str) -> Saved:
 
 @dataclasses.dataclass
 class Saved:
-    """What is in such a file.
+    """The content of a result's file.
 
     :param meta: everything but numbers in arrays.
     """
@@ -184,16 +184,16 @@ class Saved:
     path: str
 
     def whole(self) -> AbstractContextManager:
-        """Whatever fails inside is the file's fault."""
+        """Blame the file for whatever fails inside."""
         return files.whole(self.path, "is damaged")
 
     def under(self, folder: str) -> dict[str, np.ndarray]:
-        """The arrays whose names begin so, by the rest of their names."""
+        """Return the arrays of a folder, by the rest of their names."""
         found = self.arrays.items()
         return {k.removeprefix(folder): a for k, a in found if k.startswith(folder)}
 
     def fields(self) -> dict[str, Any]:
-        """Of a result: how the fit went."""
+        """Return a result's account of its fit, by field."""
         meta = self.meta
         with self.whole():
             return {
@@ -206,12 +206,12 @@ class Saved:
             }
 
     def change(self) -> Change | None:
-        """Of a result to which rows were added, or left out."""
+        """Return the change of a result to which rows were added, or left out."""
         numbers: dict[str, Any] | None = self.meta.get("change")
         return None if numbers is None else Change(**{**self.under("change/"), **numbers})
 
     def optima(self, made: Callable[[dict[str, np.ndarray]], Any]) -> tuple[FoundOptimum, ...]:
-        """Of a result.
+        """Return the optima of a result.
 
         :param made: makes parameters of their numbers.
         """
@@ -221,7 +221,7 @@ class Saved:
         )
 
     def arguments(self, own: Callable[[np.ndarray, str], Any]) -> tuple[tuple, dict[str, Any]]:
-        """The model's.
+        """Return the model's arguments.
 
         :param own: makes the PPL's array of numpy's, for a device of this name.
         :raises ValueError: if they were not saved.
@@ -238,7 +238,7 @@ class Saved:
     def make_guide(
         self, families: dict[str, type], kinds: tuple[Any, ...]
     ) -> Callable[[Any, Any], Any]:
-        """Makes the guide of a model and a strategy for its start.
+        """Return what makes the guide from a model and a strategy for its start.
 
         :param kinds: the classes of guides that a file holds.
         :raises ValueError: if only the user can make it.
@@ -291,7 +291,7 @@ class Saved:
 
 
 def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others: Any) -> dict:
-    """What :meth:`Saved.make_guide` needs, for JSON.
+    """Return what :meth:`Saved.make_guide` needs, for JSON.
 
     :param kinds: the classes of guides that a file holds.
     :param others: options of the guide.

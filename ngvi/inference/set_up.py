@@ -1,4 +1,4 @@
-"""From a model to a guide and a problem that are set up, wherever the model has a start."""
+"""Set-up of guide and problem, wherever the model has a start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_GAUSSIAN = (
     "none in the guide ({guide}). {library}.infer.importance has psis_diagnostic for guides of any "
     "kind."
 )
-#: Of a guide that fit makes.
+#: Scale of a guide that ``fit`` makes.
 INIT_SCALE = StartOptions().scales[0]
 MANY_HINT = f". Of more than {MANY:,} latents, a network's say, {CHEAP_STEPS}"
 
@@ -50,7 +50,7 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
 
 
 def guide_maker(guide: Any, family: Any, init: Any) -> Callable:
-    """What makes the guide of a fit from a model and an ``init_loc_fn``.
+    """Return what makes the guide of a fit from a model and an ``init_loc_fn``.
 
     :param guide: a package's ``NaturalGaussianGuide``.
     :param init: the result to begin at, whose guide is made again; or None.
@@ -64,22 +64,22 @@ def guide_maker(guide: Any, family: Any, init: Any) -> Callable:
 
 
 def num_beside_locals(parts: Sequence[Any]) -> int:
-    """Latents of families that couple all of them: many are dear."""
+    """Count latents of families that couple all of them: many are expensive."""
     return sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
 
 
 class Ready(NamedTuple):
-    """What is set up."""
+    """Guide and problem, set up."""
 
-    problem: Any  #: a ``Problem`` of the package's
+    problem: Any  #: The package's ``Problem``.
     guide: Any
-    model: Callable  #: marked for enumeration, or with a latent, if it must be
-    error: Exception | None  #: of the first start that failed
-    has_start: bool  #: whether the density is finite anywhere
+    model: Callable  #: The model, enumerated or with a latent if it must be.
+    error: Exception | None  #: Error of the first start that failed.
+    has_start: bool  #: True if the density is finite anywhere.
 
 
 class SetUp(NamedTuple):
-    """What a package does for a set-up."""
+    """A package's part in a set-up."""
 
     #: The model with its discrete latents marked for enumeration.
     enumerated: Callable[[Callable], Callable]
@@ -161,7 +161,7 @@ def first_that_starts(
     error_type: type[Exception],
     nan_arguments: Callable[[], str],
 ) -> tuple[Any, Exception | None]:
-    """The first set-up that succeeds.
+    """Return the first set-up that succeeds.
 
     :param set_up: sets up guide and problem for one of the starts.
     :param error_type: the error of a start that is none.
@@ -191,7 +191,7 @@ def first_that_starts(
 
 
 def in_arguments(args: tuple, kwargs: dict[str, Any], holds: Callable[[Any], bool]) -> str:
-    """Which of a model's arguments hold something, in words."""
+    """Name the arguments of a model that hold something."""
     named = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
     return ", ".join(name for name, value in named.items() if holds(value))
 

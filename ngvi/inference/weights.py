@@ -73,9 +73,7 @@ def corrected_latents(
 
 
 def is_worth_correcting(result: Any) -> bool:
-    """Tell whether the Gaussian's own draws will not do, as far as the fit knows, and correcting
-    them costs little.
-    """
+    """Tell whether the Gaussian's draws will not do, and correcting them costs little."""
     known = result.validation
     if known is None or not math.isfinite(known.spread) or result.dim > MAX_LATENTS:
         return False

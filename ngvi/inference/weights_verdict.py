@@ -1,4 +1,4 @@
-"""What importance weights say of a Gaussian, in one word.
+"""Verdicts of importance weights on a Gaussian, in one word.
 
 One function sees k-hat with its error, the effective draws, the gap between the bound and the
 importance-weighted bound, and what the weights change: so that no two lines of a report contradict
@@ -34,17 +34,17 @@ MAX_LATENTS = 2000
 
 
 class Errors(NamedTuple):
-    """What averages under smoothed weights may be off by.
+    """Errors of averages under smoothed weights.
 
     The first axes are those of :attr:`~ngvi.inference.pareto.Tail.missing`.
     """
 
-    mass: np.ndarray  #: missing beyond the largest weight, beside all of it
-    squares: np.ndarray  #: likewise of each variance, shape ``(3, d)``
-    noise: np.ndarray  #: standard errors of means [sd] and standard deviations, ``(2, d)``
+    mass: np.ndarray  #: Part of the mass beyond the largest weight.
+    squares: np.ndarray  #: Part of each variance likewise, shape ``(3, d)``.
+    noise: np.ndarray  #: Standard errors of means [sd] and deviations, ``(2, d)``.
 
     def faults(self, level: int) -> np.ndarray:
-        """Which of the mass, the means, the standard deviations are too far off, ``(3, d)``.
+        """Tell whether mass, means, standard deviations are too far off, shape ``(3, d)``.
 
         Mass ``m`` with a second moment ``s`` shifts a mean by ``sqrt(m s)`` at most
         (Cauchy-Schwarz).
@@ -88,22 +88,22 @@ def errors_of(log_weights: np.ndarray, mass: np.ndarray, latents: np.ndarray) ->
 
 
 def _narrow(missing: np.ndarray) -> np.ndarray:
-    """By how much a standard deviation is too small whose variance misses such a part."""
+    """Return how much too small a standard deviation is whose variance misses this part."""
     return 1.0 - 1.0 / np.sqrt(1.0 + missing)
 
 
 class Weights(NamedTuple):
-    """What is known of weights."""
+    """Evidence on importance weights."""
 
     pareto_k: float
-    error: float  #: standard error of k-hat
-    share: float  #: effective draws per draw
-    gap: float  #: of the bound to the importance-weighted bound, in nats
+    error: float  #: Standard error of k-hat.
+    share: float  #: Effective draws per draw.
+    gap: float  #: Importance-weighted bound less the bound, in nats.
     num_weights: int
     #: The largest changes of a marginal: of the mean, in standard deviations, and of these.
     shift: float
     ratio: float
-    errors: Errors | None = None  #: of their averages; None where nobody has looked at the draws
+    errors: Errors | None = None  #: Errors of averages; None without a look at the draws.
 
     def are_right(self, level: int) -> bool:
         """Return whether averages under them are those of the posterior.
@@ -118,12 +118,12 @@ class Weights(NamedTuple):
 
     @property
     def are_trusted(self) -> bool | None:
-        """Whether averages under them are those of the posterior; None if that is not decided."""
+        """True if averages under them are those of the posterior; None if that is not decided."""
         return True if self.are_right(1) else None if self.are_right(0) else False
 
     @property
     def verdict(self) -> str:
-        """A word, and what it means."""
+        """A word on the weights, and what it means."""
         if self.are_trusted:
             noise = 3.0 * math.sqrt(max(1.0 / self.share - 1.0, 0.0) / self.num_weights)
             if max(self.shift, self.ratio) < LEVELS.negligible + noise:

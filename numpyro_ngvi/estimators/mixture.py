@@ -14,7 +14,7 @@ from numpyro_ngvi.estimators.moments import Averages, Density, dot, finite_draws
 def of_mixture(
     density: Density, here: Families, site: str, points: PointsBySite, params: Any, at_once: int
 ) -> Averages:
-    """As an estimator, of the mixture that a guide has (:mod:`ngvi.families.mixture`).
+    """Estimate the natural gradient of a guide's mixture (:mod:`ngvi.families.mixture`).
 
     Each point stands for a draw of every component; the values are their averages.
 

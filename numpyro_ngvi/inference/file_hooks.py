@@ -1,4 +1,4 @@
-"""What NumPyro does for files of results; see :mod:`ngvi.inference.file_hooks`."""
+"""NumPyro's part in files of results; see :mod:`ngvi.inference.file_hooks`."""
 
 from __future__ import annotations
 

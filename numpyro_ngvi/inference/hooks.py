@@ -1,4 +1,4 @@
-"""What NumPyro does for results; see :mod:`ngvi.inference.hooks`."""
+"""NumPyro's part in results; see :mod:`ngvi.inference.hooks`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from numpyro_ngvi.tracing.programs import what_it_does
 
 
 class KnownElements(Messenger):
-    """Gives the fit's draws to those elements of a site that the fit has; the others are drawn."""
+    """Give the fit's draws to those elements of a site that the fit has; draw the others."""
 
     def __init__(self, new: NewGroups, draws: dict[str, jax.Array]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def replayed(
     run: tuple[tuple, dict],
     key: jax.Array,
 ) -> dict[str, jax.Array]:
-    """Runs of the model at draws of the guide, as one program."""
+    """Run the model at draws of the guide, as one program."""
 
     def predictive(key: jax.Array, params: dict, arrays: list) -> dict[str, jax.Array]:
         args, kwargs = arguments.rebuilt(arrays)
@@ -94,7 +94,7 @@ def predicted(
     run: tuple[tuple, dict],
     key: jax.Array,
 ) -> dict[str, jax.Array]:
-    """Runs of the model, one for each draw of the fit's latents, as one program."""
+    """Run the model once for each draw of the fit's latents, as one program."""
     arguments = Arguments(*run)
     keys = jax.random.split(key, len(next(iter(draws.values()))))
     own = {name: value for name, value in draws.items() if name in new.sites}
@@ -117,7 +117,7 @@ def predicted(
 
 
 def _sites(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -> list[Site]:
-    """The latents of these names, with their plates; none if the model does not run."""
+    """Return the latents of these names, with their plates; none if the model does not run."""
     found: list[Site] = []
 
     def run() -> None:
@@ -144,7 +144,7 @@ def _check_indices(
 
 
 def out_of_bounds(model: Callable, args: tuple, kwargs: dict) -> str:
-    """What a run of the model finds of indices beyond the end of an array, or nothing."""
+    """Say which index of a run of the model is beyond the end of an array, if any."""
     arguments = Arguments(args, kwargs)
 
     def run(arrays: list) -> Any:
@@ -172,7 +172,7 @@ def out_of_bounds(model: Callable, args: tuple, kwargs: dict) -> str:
 
 
 def _zeros_for_a_latent(site: dict[str, Any]) -> jax.Array | None:
-    """In the place of a draw, which may index beyond an end and mean it, as that of LKJCholesky."""
+    """Return zeros for a draw, which may index beyond an end and mean it, as LKJCholesky's."""
     if site["type"] != "sample" or site["is_observed"]:
         return None
     fn, shape = site["fn"], site["kwargs"].get("sample_shape", ())

@@ -67,7 +67,7 @@ def whitened_density(
     args: tuple,
     kwargs: dict[str, Any],
 ) -> WhitenedDensity:
-    """The density of a fit.
+    """Return the density of a fit.
 
     :param family: the guide's, with these parameters.
     """
@@ -91,7 +91,7 @@ def whitened_density(
 
 
 def chain_method_of(asked: str, num_chains: int) -> str:
-    """On devices of their own, if there are so many, or at once on one."""
+    """Return where chains run: on devices of their own if there are enough, or on one."""
     if asked != "auto":
         return asked
     return "parallel" if 1 < num_chains <= jax.local_device_count() else "vectorized"
@@ -106,7 +106,7 @@ def run(
     chain_method: str,
     rng_key: jax.Array,
 ) -> Chains:
-    """Chains of NumPyro's NUTS.
+    """Run chains of NumPyro's NUTS.
 
     :param starts: shape ``(chains, d)``.
     :param num_warmup: transitions before the draws.

@@ -1,4 +1,4 @@
-"""What ``fit`` returns."""
+"""Results of ``fit``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a model to a guide and an problem that are set up, wherever the model has a start."""
+"""Set-up of guide and problem, wherever the model has a start."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pyro_ngvi.host import label
 def of_mixture(
     evaluate: Differentiator, here: Families, site: str, points: PointsBySite
 ) -> Averages:
-    """As an estimator, of the mixture that a guide has (:mod:`ngvi.families.mixture`).
+    """Estimate the natural gradient of a guide's mixture (:mod:`ngvi.families.mixture`).
 
     Each point stands for a draw of every component; the values are their averages. Gradients of
     other parameters are those of points with equal weights.

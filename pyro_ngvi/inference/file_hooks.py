@@ -1,4 +1,4 @@
-"""What Pyro does for files of results; see :mod:`ngvi.inference.file_hooks`."""
+"""Pyro's part in files of results; see :mod:`ngvi.inference.file_hooks`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Pyro does for results; see :mod:`ngvi.inference.hooks`."""
+"""Pyro's part in results; see :mod:`ngvi.inference.hooks`."""
 
 from __future__ import annotations
 

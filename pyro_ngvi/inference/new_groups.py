@@ -20,7 +20,7 @@ from pyro_ngvi.workflow.runs import Unobserved, by_draw, sampled, stacked
 
 
 class KnownElements(Messenger):
-    """Gives the fit's draws to those elements of a site that the fit has; the others are drawn."""
+    """Give the fit's draws to those elements of a site that the fit has; draw the others."""
 
     def __init__(self, new: NewGroups, draws: dict[str, Tensor]) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def predictions(
 def predicted(
     model: Callable, new: NewGroups, draws: dict[str, Tensor], args: tuple, kwargs: dict
 ) -> Iterator[poutine.Trace]:
-    """Runs of the model, one for each draw of the fit's latents."""
+    """Run the model once for each draw of the fit's latents."""
     for latents in by_draw(draws):
         own = {name: value for name, value in latents.items() if name in new.sites}
         given = {name: value for name, value in latents.items() if name not in new.sites}
@@ -77,7 +77,7 @@ def predicted(
 def replayed(
     model: Callable, guide: Callable, num_samples: int, args: tuple, kwargs: dict
 ) -> Iterator[poutine.Trace]:
-    """Runs of the model at draws of the guide, which makes them all at once if it can."""
+    """Run the model at draws of the guide, which makes them all at once if it can."""
     is_ours = isinstance(guide, NaturalGaussianGuide)
     if is_ours and not (guide._has_plates or guide._dynamic):
         if guide._model is not None:  # a copy has none
@@ -91,7 +91,7 @@ def replayed(
 
 
 def explained(runs: Iterator[poutine.Trace], sites: list[Site]) -> Iterator[poutine.Trace]:
-    """The runs; of a group beyond the last one it says which that is.
+    """Yield the runs; for a group beyond the last one, say which that is.
 
     :raises ValueError: naming the plate.
     """
@@ -105,7 +105,7 @@ def explained(runs: Iterator[poutine.Trace], sites: list[Site]) -> Iterator[pout
 
 
 def _sites(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -> list[Site]:
-    """The latents of these names, with their plates; none if the model does not run."""
+    """Return the latents of these names, with their plates; none if the model does not run."""
     try:
         trace = quiet_trace(model, args, kwargs)
     except Exception:  # noqa: BLE001  the prediction fails as well, and says why

@@ -26,7 +26,7 @@ from pyro_ngvi.inference.problem import replay
 from pyro_ngvi.tracing.messengers import repeatable_noise
 from pyro_ngvi.tracing.recording import Replays
 
-#: What the coordinates are called in Pyro's sampler.
+#: Name of the coordinates in Pyro's sampler.
 SITE = "z"
 
 
@@ -39,7 +39,7 @@ def whitened_density(
     parameters: Callable[[], AbstractContextManager],
     replays: Replays,
 ) -> WhitenedDensity:
-    """The density of a fit.
+    """Return the density of a fit.
 
     :param parameters: a context in which the parameter store is that of the fit.
     :param replays: that are open if it is evaluated by recorded runs, and differentiated once.
@@ -142,7 +142,7 @@ class CountingNUTS(NUTS):
 
 
 class _Momentum(Messenger):
-    """Sees the momentum that a transition begins with, standardised."""
+    """See the momentum that a transition begins with, standardised."""
 
     def _pyro_post_sample(self, msg: Any) -> None:
         if msg["name"].startswith("r_t="):
@@ -176,7 +176,7 @@ def run(
     request: NutsRequest,
     mp_context: str | None,
 ) -> Chains:
-    """Chains of Pyro's NUTS.
+    """Run chains of Pyro's NUTS.
 
     :param starts: shape ``(chains, d)``.
     :param num_warmup: transitions before the draws.

@@ -1,4 +1,4 @@
-"""What ``fit`` returns."""
+"""Results of ``fit``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pyro_ngvi.inference.hooks import Hooks
 @shared_doc(shared.FitResult)
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class FitResult(shared.FitResult):
-    """It is the posterior of :attr:`params`, whatever becomes of the parameter store: guides of one
-    class share their parameters' names, so that the guide of another fit changes what this one's
-    returns.
+    """The posterior of :attr:`params`, whatever becomes of the parameter store.
+
+    Guides of one class share their parameters' names, so that the guide of another fit changes what
+    this one's returns.
     """
 
     _ppl, _files = Hooks(), FileHooks()

@@ -1,4 +1,4 @@
-"""From a model to a guide and an problem that are set up, wherever the model has a start."""
+"""Set-up of guide and problem, wherever the model has a start."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def set_up(
 
 
 def _without_sites(error: Exception | None) -> InvalidStartError:
-    """Without the list of no sites that Pyro adds."""
+    """Return the error without the list of no sites that Pyro adds."""
     return InvalidStartError(str(error).partition("\nTrace Shapes")[0])
 
 
@@ -107,7 +107,7 @@ def store_as_it_was() -> Iterator[Callable[[], None]]:
 
 
 class _WithoutDensities(Messenger):
-    """Leaves the densities of a model out, so that a guide can be set up anywhere."""
+    """Leave the densities of a model out, so that a guide can be set up anywhere."""
 
     def _pyro_sample(self, msg: Any) -> None:
         if not site_is_subsample(msg):

@@ -74,18 +74,6 @@ def test_one_mode_is_the_fit_of_one_component(ppl):
 
 
 @SLOW_IN_NUMPYRO
-def test_of_one_component_locals_are_by_their_modes_where_that_is_better(ppl):
-    def model():
-        v = ppl.sample("v", ppl.dist.Normal(ppl.array(0.0), 2.0))
-        with ppl.plate("xs", 4):
-            ppl.sample("x", ppl.dist.Normal(0.0, ppl.np.exp(0.5 * v)))
-
-    result = ppl.fit(model, num_components="auto", **OPTIONS)
-    assert "one component" in result.reason and hasattr(result.guide, "for_groups")
-    assert result.bound == pytest.approx(0.0, abs=0.05)
-
-
-@SLOW_IN_NUMPYRO
 def test_more_components_than_the_data_tell_are_left_out(ppl):
     result = ppl.fit(of_one(ppl), num_components=3, **OPTIONS)
     assert result.family.name != "mixture"
