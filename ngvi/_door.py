@@ -18,6 +18,8 @@ Function = TypeVar("Function", bound=Callable)
 #: Defaults that are written out in words; of others there are dots.
 SHORT = (bool, int, float, str, type, type(None))
 
+#: Arguments of an optimiser.
+LOOP = "lr learning_rate step_size optim optimizer optimiser momentum scheduler"
 #: What other libraries write, by the call and by what is written here.
 ELSEWHERE = {
     "any": {
@@ -29,9 +31,6 @@ ELSEWHERE = {
         "seed": "rng_key random_seed key rng random_state",
         "family": "kind covariance method",
         "init_loc_fn": "init init_values init_strategy start",
-        "momentum": "beta beta1 b1",
-        "max_kl": "clip clip_norm kl",
-        "curvature": "hessian estimator",
         "path": "file filename fname",
         "var_names": "names vars sites params parameters",
         "prob": "hdi_prob ci_prob ci level confidence quantiles percentiles",
@@ -39,67 +38,40 @@ ELSEWHERE = {
         "rows": "index indices idx row i",
         "num_warmup": "warmup warmup_steps tune burn_in num_tune",
         "num_chains": "chains n_chains",
-        "target_accept_prob": "target_accept",
     },
     "fit": {
-        "max_steps=, the most steps of one search. fit ends by itself, at the optimum": (
-            "num_steps n_steps steps num_iterations num_iters num_iter n_iter iterations max_iter "
-            "maxiter niter epochs num_epochs n_epochs max_epochs svi_steps"
-        ),
-        "no step size and no optimiser to give: fit chooses its own. Leave it out, or take SVI "
-        "with BLR() for a loop of your own": (
-            "lr learning_rate step_size stepsize optim optimizer optimiser alpha momentum scheduler"
-        ),
-        "progress_bar=": "verbose progress progressbar disable_progbar quiet silent show_progress",
-        "no number of draws: ask the result for them, result.sample(1000)": (
-            "num_samples n_samples draws num_draws samples num_particles particles num_gradients"
-        ),
-        "no Markov chain: the result has draws, result.sample(1000)": (
-            "num_warmup warmup tune burn_in chains num_chains cores target_accept_prob kernel"
-        ),
-        "tolerance=, in nats": "tol atol rtol eps tol_rel_obj",
-        "time_limit=, in seconds": "timeout max_time time_budget max_seconds time",
-        "init_loc_fn=init_to_value(values={...})": (
-            "init_values initial_values inits initvals start init_params init_strategy x0"
-        ),
-        'effort="quick", "standard" or "thorough", for how long other optima are looked for': (
-            "exploration num_starts n_starts restarts num_restarts n_restarts"
-        ),
-        "no need for it: the same random seed repeats a fit. Leave it out": "deterministic",
+        "max_steps=, though fit ends by itself": "num_steps n_steps steps num_iters n_iter epochs",
+        "no step size and no optimiser to give: fit chooses its own, SVI takes BLR()": LOOP,
+        "progress_bar=": "verbose progress progressbar disable_progbar quiet",
+        "no number of draws: write result.sample(1000)": "num_samples n_samples draws samples",
+        "no Markov chain: write result.nuts()": "num_warmup warmup tune chains num_chains cores",
+        "tolerance=, in nats": "tol atol rtol tol_rel_obj",
+        "time_limit=, in seconds": "timeout max_time time_budget max_seconds",
+        "init_loc_fn=init_to_value(values={...})": "init_values inits initvals init_params x0",
+        'effort="quick", "standard" or "thorough"': "exploration num_starts n_starts restarts",
+        "no need for it: the same random seed repeats a fit": "deterministic",
         "no processes: SVI with pyro_ngvi.parallel.DataParallel shares rows out": "process_group",
-        "batches=, an iterable of the model's arguments; or a plate with subsample_size= in the "
-        "model": "batch_size minibatch_size minibatch dataloader loader",
-        "callback=": "callbacks callback_fn on_step hook",
-        "checkpoint=": "checkpoint_path checkpoint_dir checkpoint_file save_path",
-        "family= and guide=": "method approximation autoguide guide_type variational_family",
-        "create_plates= of the guide: write guide=NaturalGaussianGuide(model, create_plates=...)": (
-            "create_plates"
-        ),
-        "no device: fit computes where the data and the model's tensors are": "device gpu cuda",
-        "the seed": "seed random_seed rng_seed random_state rng rng_key key prng_key",
+        "batches=, or a plate with subsample_size= in the model": "batch_size minibatch dataloader",
+        "callback=": "callbacks on_step hook",
+        "checkpoint=": "checkpoint_path checkpoint_dir save_path",
+        "family= and guide=": "method approximation autoguide guide_type",
+        "guide=NaturalGaussianGuide(model, create_plates=...)": "create_plates",
+        "no device: fit computes where the data are": "device gpu cuda",
+        "the seed": "seed random_seed random_state rng rng_key key",
     },
     "FitResult": {
         "result.sample(1000)": "get_samples samples draws posterior_samples rvs",
-        "result.summary()": "mean means sd std stddev median quantiles hdi stats coef",
-        "result.bound": "elbo evidence log_evidence logz lower_bound",
+        "result.summary()": "mean sd std stddev median quantiles hdi",
+        "result.bound": "elbo evidence log_evidence lower_bound",
         "result.losses": "loss history elbos",
-        "len(result.trace)": "num_steps steps niter",
-        "result.restarts": "starts",
-        "result.validation": "audit",
-        "result.cost": "num_evaluations nfev njev",
-        "result.converged": "success is_converged certified",
+        "len(result.trace)": "num_steps steps",
+        "result.converged": "success certified",
         "result.diagnostics": "khat pareto_k k_hat",
-        "result.predictive(...)": "predict posterior_predictive sample_posterior_predictive",
-        "result.loo()": "waic psis_loo elpd loo_pit",
-        "arviz.plot_posterior(result.to_arviz()), say": (
-            "plot_posterior plot_trace plot_forest plot_pair plot_ppc plot_loss"
-        ),
-        "result.to_arviz()": "to_inference_data to_idata idata inference_data",
+        "result.predictive(...)": "predict posterior_predictive",
+        "result.loo()": "waic psis_loo elpd",
+        "result.to_arviz()": "to_inference_data idata inference_data plot_trace plot_posterior",
     },
-    "Diagnostics": {
-        "pareto_k": "khat k_hat k pareto_khat",
-        "effective_sample_size": "ess n_eff neff",
-    },
+    "Diagnostics": {"pareto_k": "khat k_hat k", "effective_sample_size": "ess n_eff"},
 }
 
 
@@ -168,7 +140,7 @@ def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], rea
 
 def not_made(name: str) -> str:
     """For a class in the place of an object of it."""
-    return f"{name} itself was given, where one is to be made of it: write {name}(), with brackets."
+    return f"{name} is a class or function: write {name}(), with brackets."
 
 
 def check_parts(guide: Any, optim: Any, loss: Any) -> None:
@@ -182,22 +154,18 @@ def check_parts(guide: Any, optim: Any, loss: Any) -> None:
         if value is None or isinstance(value, (str, float, int, dict)):
             raise TypeError(f"{name} must be an object such as {example}, got {value!r}.")
     is_function = inspect.isfunction(optim) and not hasattr(optim, "init")
-    for value, is_maker in ((guide, isinstance(guide, type)), (optim, is_function), (loss, False)):
-        if is_maker or isinstance(value, type):
+    for value in (guide, optim, loss):
+        if isinstance(value, type) or (value is optim and is_function):
             raise TypeError(not_made(value.__name__))
 
 
 #: For a guide in the place of its model.
-SWAPPED = (
-    "The guide is in the place of the model: it is SVI(model, guide, optim, loss), with the model "
-    "first."
-)
+SWAPPED = "The guide is in the place of the model: write SVI(model, guide, optim, loss)."
 
 
 def warn_of_optimiser(name: str) -> None:
     """Warn of an optimiser that divides each coordinate by its own size."""
     warn(
-        f"{name} divides each coordinate of the gradient by its own size, so that what makes the "
-        "gradient of this guide natural is lost, and it learns slowly or not at all. Write BLR() "
-        "with NaturalELBO(), or Snngm() with the loss that you have."
+        f"{name} divides each coordinate of a natural gradient by its own size, and learns slowly "
+        "or not at all. Write BLR() with NaturalELBO(), or Snngm() with the loss that you have."
     )

@@ -73,8 +73,7 @@ def shown(value: Any) -> str:
 
 def _number(value: Any, name: str, words: str, holds: Callable[[float], bool]) -> Any:
     if not is_number(value, holds):
-        hint = " Options are keyword arguments here, not a dictionary." * isinstance(value, dict)
-        raise ValueError(f"{name} must be {words}, got {shown(value)}.{hint}")
+        raise ValueError(f"{name} must be {words}, got {shown(value)}.")
     return value
 
 
@@ -143,8 +142,8 @@ def check_rank(rank: int, dim: int | None = None) -> None:
     check_count(rank, "rank", hint=" Without correlations use family='diagonal'.")
     if dim is not None and rank > dim:
         raise ValueError(
-            f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Use a rank "
-            f"of at most {dim}, or family='covariance_cholesky', which holds every covariance."
+            f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Lower it, "
+            "or use family='covariance_cholesky', which holds every covariance."
         )
 
 
@@ -172,9 +171,8 @@ def check_learning_rule(
         is_small = is_number(step_size, lambda x: x < SMALL_RHO) and not hasattr(step_size, "aval")
         if is_small and precision_step_size is None:
             warn(
-                f"{names[0]}={step_size!r} of BLR is no learning rate as Adam's, but the share of "
-                "the way to the optimum that a step goes: 1 is a whole step of Newton's method. "
-                "Leave it out, BLR() chooses its own."
+                f"{names[0]}={step_size!r} of BLR is not a learning rate like Adam's: 1 is a whole "
+                "step of Newton's method. Leave it out, BLR() chooses its own."
             )
     check_momentum(momentum, "momentum")
     if max_kl is not None and not is_auto(max_kl, "max_kl", "a number or None"):
@@ -188,18 +186,16 @@ def check_model(model: Any) -> None:
     """What can be run as a model."""
     if not callable(model) or hasattr(model, "log_prob"):
         raise TypeError(
-            f"model must be a function with sample statements in its body, got {shown(model)}: the "
-            "function itself, and not what a call of it returns."
+            f"model must be a function with sample statements in its body, got {shown(model)}."
         )
     if inspect.isgeneratorfunction(model) or inspect.iscoroutinefunction(model):
         raise TypeError(
-            f"model {model.__name__} is a generator or a coroutine: a call does not run its body. "
-            "Leave its yield or async out."
+            f"model {model.__name__} is a generator or a coroutine. Leave its yield or async out."
         )
     if hasattr(model, "__wrapped__") and hasattr(model, "lower"):
         raise TypeError(
-            "model is compiled by jax.jit: its sample statements are run at the first call. "
-            "Pass the function itself, model.__wrapped__. What runs it is compiled anyway."
+            "model is compiled by jax.jit. Pass the function itself, model.__wrapped__, which is "
+            "compiled anyway."
         )
 
 
@@ -240,14 +236,12 @@ def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
     if names:
         what = f"has {names}, none of which is a continuous latent with elements"
     else:
-        what = "ran without a sample statement: it must be a function that has them in its body, "
-        what += "not a class or a function that makes the model"
+        what = "ran without a sample statement: it must be a function that has them in its body"
     if parameters:
         some = ", ".join(map(repr, parameters[:3])) + ", ..." * (len(parameters) > 3)
         what += f". Parameters ({some}) have no posterior: give them a prior by {prior}"
     elif names:
-        what += ". If it calls a network, whose weights are constants to it, make latents of them "
-        what += f"by {prior}"
+        what += f". If it calls a network, make latents of its weights by {prior}"
     return f"The guide found no latent variables. The model {what}."
 
 
@@ -258,17 +252,16 @@ def no_density(
     kind = "Observed" if is_observed else "Latent"
     start = "" if is_observed else ", or init_loc_fn= if the start is yours"
     return (
-        f"{kind} site '{name}' has a value of shape {value}, whose log density its distribution, "
-        f"of shape {of}, cannot evaluate: {error} Check shapes and dtypes (in a subsampled plate, "
-        f"index the data with the plate's indices){start}."
+        f"{kind} site '{name}' has a value of shape {value}, and its distribution, of shape {of}, "
+        f"cannot evaluate it: {error} Check shapes, dtypes and indices of minibatches{start}."
     )
 
 
 def complex_density(name: str) -> str:
     """For a log density that is no real number."""
     return (
-        f"The log density of site '{name}' is complex: take the real part of the data, or of the "
-        "parameters of its distribution."
+        f"The log density of site '{name}' is complex: take the real part of the data, or of its "
+        "distribution's parameters."
     )
 
 
@@ -276,8 +269,7 @@ def unequal_scales(latent: str, site: str) -> str:
     """For an enumerated latent that a site of another scale depends on."""
     return (
         f"Enumerated latent '{latent}' and site '{site}', which depends on it, are scaled "
-        "differently, by a subsampled plate or a scale handler, so that no sum over the latent's "
-        "values is defined. Draw both inside of it, or both outside with all rows."
+        "differently. Draw both inside of the subsampled plate or scale handler, or both outside."
     )
 
 
@@ -290,10 +282,8 @@ def scaled_guide(scale: Any, handler: str) -> str:
     :param handler: what scales it, as the PPL calls it.
     """
     return (
-        f"The guide's draw is scaled by {scale}, and NaturalELBO scales the model alone: the "
-        f"posterior would have the wrong width. Take {handler} off guide and model: steps do not "
-        "depend on the size of the loss, and a plate with subsample_size= scales its minibatch by "
-        "itself. For a posterior of another temperature use tempered(model, T)."
+        f"The guide's draw is scaled by {scale}, which would give the posterior the wrong width. "
+        f"Take {handler} off guide and model, or use tempered(model, T) for another temperature."
     )
 
 
@@ -316,6 +306,6 @@ def warn_of_broadcast(
     is_repeated = math.prod(value) > 1 and both != value
     if is_repeated or both not in (value, of) or (value and event_dim and is_event_expanded):
         warn(
-            f"Observed site '{name}' has data of shape {value} and a distribution of shape {of}, "
-            f"which are broadcast to {both}: each datum counts several times. Reshape one of them."
+            f"Observed site '{name}' has data of shape {value} and a distribution of shape {of}: "
+            f"broadcast to {both}, each datum counts several times. Reshape one of them."
         )

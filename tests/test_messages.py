@@ -213,10 +213,10 @@ MISTAKES = {
         "num_particles must be an integer of at least 1, got 'ten'"
     ),
     "svi(ppl, ppl.optimiser(), package.NaturalELBO)": (
-        r"NaturalELBO itself was given.*write NaturalELBO\(\)"
+        r"NaturalELBO is a class.*write NaturalELBO\(\)"
     ),
     "package.SVI(model, ppl.guide(model), package.BLR, ppl.elbo())": (
-        r"BLR itself was given.*write BLR\(\)"
+        r"BLR is a class.*write BLR\(\)"
     ),
     "package.NaturalELBO(num_samples=3)": (
         r"NaturalELBO has no argument num_samples=. Is num_particles= meant\?"
@@ -346,7 +346,7 @@ MISTAKES = {
     "result.nuts(target_accept_prob=1.5)": "target_accept_prob",
     "result.without([1, [2, 3]])": r"rows must be numbers of rows from 0 .*flatnonzero\(mas",
     "result.without(12)": "numbers of rows from 0 to 11",
-    "result.influence()['row']": "by their place in the order of influence",
+    "result.influence()['row']": "numbered by influence, from 0",
     "result.influence().plot('all')": "num must be an integer of at least 1, got 'all'",
     "result.influence('row')": "There is no plate 'row'; the plates are 'data'",
     "result.get_samples": r"no attribute 'get_samples': write result.sample\(1000\)",

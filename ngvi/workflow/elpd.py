@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.inference.chains import import_arviz
+from ngvi.inference.weights_verdict import USABLE
 from ngvi.workflow.loo import IMPROPER, MASKED, Pointwise
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.units import Units
@@ -37,42 +38,28 @@ def elpd_data(found: Pointwise, units: Units, attrs: dict[str, Any]) -> Any:
     observed = found.elpd[found.how != MASKED]
     count, total = len(observed), float(observed.sum())
     error = float(np.sqrt(count * observed.var()))
-    p_loo = float((found.lpd - found.elpd).sum())
-    warns = bool((~(found.reliability <= DEFAULTS.good_k)).any())
+    fields = {
+        "elpd": total,
+        "se": error,
+        "p": float((found.lpd - found.elpd).sum()),
+        "n_samples": DEFAULTS.num_joint,
+        "n_data_points": count,
+        "warning": bool((~(found.reliability <= USABLE)).any()),
+        "elpd_i": pointwise,
+        "pareto_k": k,
+        "scale": "log",
+        "good_k": USABLE,
+    }
     if arviz.__version__.startswith("0."):
         from arviz.stats.stats_utils import ELPDData
 
-        fields = {
-            "elpd_loo": total,
-            "se": error,
-            "p_loo": p_loo,
-            "n_samples": DEFAULTS.num_joint,
-            "n_data_points": count,
-            "warning": warns,
-            "loo_i": pointwise,
-            "pareto_k": k,
-            "scale": "log",
-            "good_k": DEFAULTS.good_k,
-        }
-        return ELPDData(data=list(fields.values()), index=list(fields))
+        names = {"elpd": "elpd_loo", "p": "p_loo", "elpd_i": "loo_i"}
+        return ELPDData(list(fields.values()), [names.get(name, name) for name in fields])
     from arviz_stats import utils
 
-    known = {
-        "kind": "loo",
-        "elpd": total,
-        "se": error,
-        "p": p_loo,
-        "n_samples": DEFAULTS.num_joint,
-        "n_data_points": count,
-        "scale": "log",
-        "warning": warns,
-        "good_k": DEFAULTS.good_k,
-        "elpd_i": pointwise,
-        "pareto_k": k,
-    }
     kind = getattr(utils, "ELPDDataLOO", utils.ELPDData)
     own = {field.name for field in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in known.items() if name in own})
+    return kind(**{name: one for name, one in {"kind": "loo", **fields}.items() if name in own})
 
 
 def note(found: Pointwise, units: Units) -> str:
@@ -80,18 +67,15 @@ def note(found: Pointwise, units: Units) -> str:
     words = []
     improper = np.flatnonzero(found.how == IMPROPER)
     if len(improper):
-        names = ", ".join(units.label(int(one)) for one in improper[: DEFAULTS.num_named])
-        more = f" and {len(improper) - DEFAULTS.num_named} more" * (
-            len(improper) > DEFAULTS.num_named
-        )
+        names = ", ".join(units.label(int(one)) for one in improper[: DEFAULTS.num_shown])
+        more = ", ..." * (len(improper) > DEFAULTS.num_shown)
         words.append(
-            f"without {names}{more} the posterior is improper, or not found: its predictive "
-            "density is NaN"
+            f"without {names}{more} the posterior is improper, or not found: its density is NaN"
         )
     for plate, sites in units.shared.items():
         names = ", ".join(map(repr, sites))
         words.append(
-            f"{names} is in plate '{plate}', whose elements several rows share: this is about "
-            f"another row of a known one, and plate='{plate}' leaves out all rows of one"
+            f"{names} is in plate '{plate}', whose elements several rows share: plate='{plate}' "
+            "leaves out all rows of an element"
         )
     return "; ".join(words)

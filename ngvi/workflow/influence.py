@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.errors import check_count
 from ngvi.latents import html
 from ngvi.latents.layout import Site
 from ngvi.workflow.expected import PredictorSites
@@ -44,8 +43,7 @@ class Influence(Sequence):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not (isinstance(index, (int, np.integer)) and -len(self) <= index < len(self)):
             raise IndexError(
-                f"Rows are asked for by their place in the order of influence, from 0 to "
-                f"{len(self) - 1}, got {index!r}. By columns they are in table()."
+                f"Rows are numbered by influence, from 0 to {len(self) - 1}, got {index!r}."
             )
         moved = {name: float(values[index]) for name, values in self.shifts.items()}
         return {"row": self.labels[index], "kl": float(self.divergence[index]), **moved}
@@ -57,37 +55,6 @@ class Influence(Sequence):
         """
         columns = {"row": self.rows, "kl": self.divergence, **self.shifts}
         return pandas("influence().table").DataFrame(columns, index=self.labels)
-
-    def plot(self, num: int = 20) -> Any:
-        """The most influential rows, as a matplotlib figure.
-
-        :param num: how many.
-        :raises ValueError: for less than one.
-        :raises ModuleNotFoundError: without matplotlib.
-        """
-        num = min(check_count(num, "num"), len(self))
-        try:
-            from matplotlib import pyplot
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "influence().plot needs matplotlib: pip install matplotlib", name=error.name
-            ) from error
-        figure, (left, right) = pyplot.subplots(
-            1, 2, figsize=(10.5, 1.2 + 0.28 * num), layout="constrained", sharey=True
-        )
-        places = np.arange(num)[::-1]
-        finite = self.divergence[np.isfinite(self.divergence)]
-        longest = finite.max(initial=1e-12)
-        lengths = np.where(np.isfinite(self.divergence[:num]), self.divergence[:num], 2 * longest)
-        left.barh(places, lengths, color="#08519c")
-        left.set_yticks(places, self.labels[:num], fontsize=9)
-        left.set_xlabel("KL without it, in nats")
-        for name, values in list(self.shifts.items())[: DEFAULTS.num_named]:
-            right.plot(values[:num], places, "o", markersize=5, label=name)
-        right.axvline(0.0, color="0.7", linewidth=0.8)
-        right.set_xlabel("change of its mean without the row, in sd")
-        right.legend(frameon=False, fontsize=9)
-        return figure
 
     def __repr__(self) -> str:
         lines = [f"Influence of {len(self)} rows, the most influential first:"]
@@ -118,9 +85,7 @@ def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[
     else:
         divergence, steps = np.full(units.count, np.inf), np.full((units.count, q.dim), np.nan)
         for unit in range(units.count):
-            own = np.zeros(len(target.weights))
-            own[units.elements(unit)] = target.weights[units.elements(unit)]
-            cavity, _, _ = cavity_of(q, sites.total(own))
+            cavity, _, _ = cavity_of(target, q, sites, units.elements(unit))
             if cavity is not None:
                 divergence[unit] = cavity.kl_divergence(q)
                 steps[unit] = cavity.mean - q.mean

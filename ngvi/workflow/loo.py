@@ -25,8 +25,8 @@ from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
 
-#: Of a unit without which a Gaussian is left.
-MOST_LEVERAGE = 1.0 - DEFAULTS.least_precision
+#: Leverage of a unit below which the others leave a Gaussian.
+MOST_LEVERAGE = 1.0 - DEFAULTS.rounding
 SUBTRACTION, STEPS, IMPROPER, MASKED = "subtraction", "steps", "improper", "masked"
 
 
@@ -113,7 +113,7 @@ def _steps(
         np.array([one.gradient for one in rest]),
         np.array([one.curvature for one in rest]),
     )
-    return climb_all(target, q, weights, DEFAULTS.num_steps, DEFAULTS.left, at)
+    return climb_all(target, q, weights, at=at)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ def _joint(target: Target, q: DenseGaussian, sites: ElementSites, units: Units) 
     theta, of_units, counted = _joint_log_likelihoods(target, q, units)
     log_q, found = q.log_prob(theta), []
     left_out = [units.elements(unit) for unit in range(units.count)]
-    cavities = [_cavity_without(target, q, sites, elements) for elements in left_out]
+    cavities = [cavity_of(target, q, sites, elements) for elements in left_out]
     is_proper = np.array([cavity is not None for cavity, _, _ in cavities])
     leverages, shifts = (np.array([one[k] for one in cavities]) for k in (1, 2))
     large = _to_refit(is_proper, leverages, shifts)
@@ -215,7 +215,8 @@ def _joint(target: Target, q: DenseGaussian, sites: ElementSites, units: Units) 
             half = len(theta) // 2
             more = cavity.sample(_noise(q.dim, half, 1))
             both = np.concatenate([theta[:half], more])
-            logs = np.concatenate([own_logs[:half], _of_unit(target, more, elements)])
+            of_more = target.log_likelihood(more)[:, elements].sum(1)
+            logs = np.concatenate([own_logs[:half], of_more])
             log_both = np.logaddexp(q.log_prob(both), cavity.log_prob(both)) - np.log(2.0)
             value, shape = _log_average(logs + cavity.log_prob(both) - log_both)
         found.append((value, max(shape, left), how))
@@ -226,16 +227,13 @@ def _joint(target: Target, q: DenseGaussian, sites: ElementSites, units: Units) 
     )
 
 
-def _cavity_without(
+def cavity_of(
     target: Target, q: DenseGaussian, sites: ElementSites, elements: np.ndarray
 ) -> tuple[DenseGaussian | None, float, float]:
-    own = np.zeros(len(target.weights))
-    own[elements] = target.weights[elements]
-    return cavity_of(q, sites.total(own))
-
-
-def cavity_of(q: DenseGaussian, site: Expected) -> tuple[DenseGaussian | None, float, float]:
-    """The posterior less a site; its leverage, and the shift of the mean in standard deviations."""
+    """Return the posterior less some sites, their leverage, and the shift of the mean in sd."""
+    weights = np.zeros(len(target.weights))
+    weights[elements] = target.weights[elements]
+    site = sites.total(weights)
     own = q.within(site.curvature)
     leverage = float(np.linalg.eigvalsh(q.factor.T @ own @ q.factor)[-1])
     if leverage >= MOST_LEVERAGE:
@@ -260,19 +258,15 @@ def _joint_log_likelihoods(
     """Draws ``(K, d)`` of the posterior, log likelihoods of all units, ``(K, R)``, and these as
     often as the posterior counts them.
     """
-    count = min(DEFAULTS.num_joint, DEFAULTS.max_joint_numbers // len(target.weights))
+    count = min(DEFAULTS.num_joint, DEFAULTS.max_numbers // len(target.weights))
     theta = q.sample(_noise(q.dim, max(count, 1), 0))
-    if count < DEFAULTS.min_joint and units.are_single:
+    if count < DEFAULTS.num_joint and units.are_single:
         nothing = np.zeros((0, units.count))
         return theta[:0], nothing, nothing
     values = target.log_likelihood(theta)
     # What does not count may be infinite.
     counted = np.where(target.weights > 0, values, 0.0) * target.weights
     return theta, units.sums(values), units.sums(counted)
-
-
-def _of_unit(target: Target, theta: np.ndarray, elements: np.ndarray) -> np.ndarray:
-    return target.log_likelihood(theta)[:, elements].sum(1)
 
 
 def _log_average(log_weights: np.ndarray) -> tuple[float, float]:

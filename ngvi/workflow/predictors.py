@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from ngvi.estimators.additive_terms import NotAdditiveError
+from ngvi.estimators.additive_terms import NotAdditiveError, Term
+from ngvi.estimators.nodes import TermMoments, pairs
 from ngvi.estimators.options import DEFAULTS
 from ngvi.workflow.rows import ObservedRows, Predictors, WeightedTerms
 
@@ -30,6 +33,33 @@ def joined(
         all_slopes.append(np.stack([*rows, *[np.zeros_like(rows[0])] * missing]))
         start += count
     return np.concatenate(all_offsets, 1), np.concatenate(all_slopes, 1)
+
+
+def moments_of(
+    terms: Sequence[Term],
+    at: Sequence[Any],
+    derivatives: Callable[[Term, list[Any]], TermMoments],
+    xp: Any,
+) -> TermMoments:
+    """Return values and derivatives of all elements of terms, of shape ``(B, M)`` each.
+
+    :param at: predictors of all elements, ``P`` arrays of shape ``(B, M)``.
+    :param derivatives: from a term and its own predictors, of shape ``(B, *shape)``.
+    :param xp: the library of the arrays that this returns.
+    """
+    found, start, count = [], 0, len(at)
+    for term in terms:
+        shape = term.node.shape
+        stop = start + math.prod(shape)
+        own = [one[:, start:stop].reshape(-1, *shape) for one in at[: len(term.predictors)]]
+        moments, start = derivatives(term, own), stop
+        nothing = xp.zeros_like(moments.value)
+        second = dict(zip(pairs(len(own)), moments.second, strict=True))
+        parts = [moments.value, *moments.first, *[nothing] * (count - len(own))]
+        parts += [second.get(pair, nothing) for pair in pairs(count)]
+        found.append([part.reshape(len(own[0]), -1) for part in parts])
+    value, *rest = (xp.concatenate(parts, 1) for parts in zip(*found, strict=True))
+    return TermMoments(value, rest[:count], rest[count:])
 
 
 def check_same(

@@ -327,8 +327,7 @@ class FitResult(Fitted):
     def influence(self, plate: str | None = None) -> Influence:
         """Return how far each row moves the posterior, the most influential first.
 
-        Outliers and mislabelled rows are among the first. It has ``table()``, a pandas frame, and
-        ``plot()``.
+        Outliers and mislabelled rows are among the first. It has ``table()``, a pandas frame.
 
         :param plate: as for :meth:`loo`.
         :raises ValueError: as :meth:`sites`.
@@ -374,7 +373,7 @@ class FitResult(Fitted):
         with of_rows(self, plate, "without") as (known, units):
             numbers = units.numbers(rows)
             elements = np.flatnonzero(np.isin(units.of_element, numbers))
-            names = ", ".join(units.label(int(row)) for row in numbers[: DEFAULTS.num_named])
+            names = ", ".join(units.label(int(row)) for row in numbers[: DEFAULTS.num_shown])
         new = self._with_fields(change=fewer(self, elements))
         return climbed(new, self, known.q, f"without({names})")
 

@@ -15,7 +15,6 @@ from ngvi.estimators.nodes import (
     NodeSums,
     PredictorCovariance,
     TermMoments,
-    grid,
     halved_nodes,
     nodes,
     pairs,
@@ -87,14 +86,13 @@ class Predictors:
 
     :param offset: shape ``(P, M)``.
     :param slopes: ``J``, shape ``(P, M, d)``.
-    :param values: from predictors, ``P`` arrays of shape ``(B, M)``, to the log likelihoods.
-    :param derivatives: from the same to the log likelihoods and their derivatives.
+    :param derivatives: from predictors, ``P`` arrays of shape ``(B, M)``, to the log likelihoods
+        and their derivatives.
     :param eps: the precision in which the model computes these.
     """
 
     offset: np.ndarray
     slopes: np.ndarray
-    values: Callable[[list[np.ndarray]], np.ndarray]
     derivatives: Callable[[list[np.ndarray]], TermMoments]
     eps: float = float(np.finfo(float).eps)
 
@@ -108,8 +106,17 @@ class Predictors:
         some = slice(element, element + 1)
         return dataclasses.replace(self, offset=self.offset[:, some], slopes=self.slopes[:, some])
 
+    def values(self, at: list[np.ndarray]) -> np.ndarray:
+        """Return the log likelihoods, shape ``(B, M)``."""
+        size = self._at_once
+        parts = (
+            self.derivatives([one[start : start + size] for one in at]).value
+            for start in range(0, len(at[0]), size)
+        )
+        return np.concatenate(list(parts))
+
     def at(self, theta: np.ndarray) -> list[np.ndarray]:
-        """The predictors at latent vectors of shape ``(K, d)``."""
+        """Return the predictors at latent vectors of shape ``(K, d)``."""
         pairs_of = zip(self.offset, self.slopes, strict=True)
         return [offset + theta @ slope.T for offset, slope in pairs_of]
 
@@ -137,23 +144,20 @@ class Predictors:
             sums, missed = self._resolved(means[:, None], spreads[:, None])
             return _each(lambda x: x[0], sums), missed
         covariance = PredictorCovariance.of(list(spreads), np)
-        found, waiting, halvings = None, np.arange(means.shape[1]), 0
-        at, most = first_nodes(self.count), DEFAULTS.first_missed
-        while True:
+        found, waiting = None, np.arange(means.shape[1])
+        for halvings in range(DEFAULTS.max_halvings + 1):
+            at = halved_nodes(self.count, halvings)
             some = _each(lambda x, of=waiting: x[of], covariance)
             sums = self._sums(list(means[:, waiting]), some, at)
-            missed = sums.missed(some, self.eps, np).sum(-1) > most
+            missed = sums.missed(some, self.eps, np).sum(-1) > ESTIMATORS.max_missed
             if found is None:
                 found = sums
             else:
                 _each(lambda x, y, of=waiting: x.__setitem__(of, y), found, sums)
-            numbers = len(at) * means[0, waiting].size * 2**self.count
-            is_last = numbers > DEFAULTS.max_node_numbers or halvings > DEFAULTS.max_halvings
-            if not missed.any() or is_last:
-                return found, bool(missed.any())
+            if not missed.any() or len(at) * means[0, waiting].size > DEFAULTS.max_numbers:
+                break
             waiting = waiting[missed]
-            at, most = halved_nodes(self.count, halvings), ESTIMATORS.max_missed
-            halvings += 1
+        return found, bool(missed.any())  # type: ignore[return-value]
 
     def log_mean(self, means: np.ndarray, factor: list[list[np.ndarray]]) -> np.ndarray:
         """``log E[exp l]`` of each element by quadrature, shape ``(M,)``.
@@ -163,19 +167,16 @@ class Predictors:
         """
         covariance = PredictorCovariance(factor, [])
         same = max(DEFAULTS.same_log_mean, DEFAULTS.rounding_units * self.eps) ** 0.5
-        halvings = 0
-        while True:
+        for halvings in range(DEFAULTS.max_halvings + 1):
             halves = self._log_means(means, covariance, halvings)
             found = np.logaddexp(*halves) - np.log(2.0)
-            numbers = len(halved_nodes(self.count, halvings)) * means.shape[1] * 2**self.count
             with np.errstate(invalid="ignore"):
                 # By half of the nodes the error is the root of what it is by all, or more.
                 missed = np.abs(halves[0] - halves[1]) > same * (1.0 + np.abs(found))
-            if halvings == DEFAULTS.max_halvings or numbers > DEFAULTS.max_node_numbers:
-                return found
-            if not missed.any():
-                return found
-            halvings += 1
+            numbers = len(halved_nodes(self.count, halvings)) * means.shape[1]
+            if not missed.any() or numbers > DEFAULTS.max_numbers:
+                break
+        return found
 
     def _log_means(
         self, means: np.ndarray, covariance: PredictorCovariance, halvings: int
@@ -220,11 +221,6 @@ class Predictors:
                 moments = TermMoments(value[0], first, second)
                 parts.append(NodeSums.at(some, moments, means, covariance, np))
         return functools.reduce(functools.partial(_each, operator.add), parts)
-
-
-def first_nodes(count: int) -> np.ndarray:
-    """Few, for so many predictors; see :func:`ngvi.estimators.nodes.nodes`."""
-    return grid(count, DEFAULTS.first_distances[count - 1], DEFAULTS.first_farthest)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import operator
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,20 +16,46 @@ from ngvi.families.draws import noise_dim
 from ngvi.families.gaussian import centred
 from ngvi.inference.first_look import check_seen
 from ngvi.inference.posterior import to_numpy
+from ngvi.inference.result import KEPT
 from ngvi.latents.layout import Site
 from ngvi.workflow.arviz import ArvizGroups
-from ngvi.workflow.climb import climb
+from ngvi.workflow.climb import climb, polished
 from ngvi.workflow.gaussian import DenseGaussian
-from ngvi.workflow.kept import KnownTarget
+from ngvi.workflow.loo import Pointwise, leave_out
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.streaming import OneStep, account, check_shapes, next_change
-from ngvi.workflow.target import Target
+from ngvi.workflow.streaming import account, check_shapes, in_one_step, next_change
+from ngvi.workflow.target import Target, depends
 from ngvi.workflow.units import Units, check_rows, make_units
 
 
 def mean_and_factor(family: Any) -> tuple[Any, Any]:
     """Return mean and factor of a family as its arrays; see :class:`DenseGaussian`."""
     return family.mean, centred(family).sample(family.ops.eye(family.dim, family.loc))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KnownTarget:
+    """The log density by its rows, the posterior, and what follows from both.
+
+    :param made_of: attributes of the result on which they depend.
+    """
+
+    target: Target
+    q: DenseGaussian
+    latents: tuple[Site, ...]
+    made_of: tuple[Any, ...]
+    left_out: dict[str | None, Pointwise] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def optimum(self) -> DenseGaussian:
+        """The optimum that the posterior is near."""
+        return polished(self.target, self.q)
+
+    def leave_out(self, plate: str | None, units: Units) -> Pointwise:
+        """Return predictive densities of all units, which are a plate's."""
+        if plate not in self.left_out:
+            self.left_out[plate] = leave_out(self.target, self.optimum, units)
+        return self.left_out[plate]
 
 
 @contextlib.contextmanager
@@ -39,9 +67,10 @@ def of_rows(result: Any, plate: str | None, what: str) -> Iterator[tuple[KnownTa
     _check_whole(result, what)
     with result._ppl.running(result):
         known = known_target(result, what)
-        rows = known.target.rows
-        with rows.running():
-            yield known, make_units(rows, plate, known.latents, lambda: known.depends)
+        target = known.target
+        with target.rows.running():
+            of_latents = functools.partial(depends, target, known.q)
+            yield known, make_units(target.rows, plate, known.latents, of_latents)
 
 
 def updated(result: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -77,17 +106,14 @@ def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
     with new._ppl.running(new):
         target = known_target(new, what.partition("(")[0]).target
         with target.rows.running():
-            steps = climb(target, q, DEFAULTS.num_update_steps, DEFAULTS.update_left)
+            steps = climb(target, q)
     if steps is None:
-        raise ValueError(
-            f"{what}: the posterior that is left is improper, or natural gradients do not find "
-            "it. Leave out fewer rows, or fit again."
-        )
+        raise ValueError(f"{what}: what is left is improper. Leave out fewer rows, or fit again.")
     with new._at_model() as (problem, _):
-        step = OneStep(steps.q.mean - q.mean, steps.q.precision).of(new.family)
-        moved = new._with_fields(params=problem.space.with_family(new.params, step))
+        family = in_one_step(new.family, steps.q.mean - q.mean, steps.q.precision)
+        moved = new._with_fields(params=problem.space.with_family(new.params, family))
     with moved._at_end() as (problem, state):
-        noise = np.random.default_rng(0).standard_normal((DEFAULTS.num_validated, q.dim))
+        noise = np.random.default_rng(0).standard_normal((DEFAULTS.num_joint, q.dim))
         log_weights = problem.log_weights(state, noise)
         cost = dataclasses.replace(problem.objective.cost)
     fields = account(old, steps, log_weights, new.change)
@@ -101,8 +127,15 @@ def _shapes(result: Any) -> ArvizGroups:
 
 
 def known_target(result: Any, what: str) -> KnownTarget:
-    """Return the log density by its rows, kept from an earlier question if there was one."""
-    return KnownTarget.of(result, lambda: _made_target(result, what))
+    """Return the log density by its rows, which the result keeps unless it is large."""
+    made_of = result.model, result.args, result.kwargs, result.params, result.change
+    known = vars(result).pop(KEPT, None)
+    if known is None or not all(map(operator.is_, made_of, known.made_of)):
+        known = KnownTarget(*_made_target(result, what), made_of)
+    dim = known.q.dim
+    if dim * max(dim, len(known.target.weights)) <= DEFAULTS.numbers_at_once:
+        vars(result)[KEPT] = known
+    return known
 
 
 def _made_target(result: Any, what: str) -> tuple[Target, DenseGaussian, tuple[Site, ...]]:

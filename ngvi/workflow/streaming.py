@@ -22,6 +22,7 @@ import numpy as np
 
 from ngvi.inference.change import Change
 from ngvi.inference.estimate import State
+from ngvi.inference.options import LEVELS
 from ngvi.inference.outcome import NOT_CONVERGED
 from ngvi.inference.problem import Forwarding, Objective
 from ngvi.inference.trace import Trace
@@ -72,25 +73,18 @@ def _weighted(of_rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.tensordot(of_rows[:, used], weights[used], (1, 0))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class OneStep:
-    """From one Gaussian of a family to another, as one natural-gradient step.
+def in_one_step(family: Any, shift: np.ndarray, precision: np.ndarray) -> Any:
+    """Return a Gaussian of a family by one natural-gradient step, of a quadratic log density.
 
-    :param shift: of the mean, shape ``(d,)``.
-    :param precision: of the other, shape ``(d, d)``.
+    :param shift: the change of the mean, shape ``(d,)``.
+    :param precision: that of the result, shape ``(d, d)``.
     """
-
-    shift: np.ndarray
-    precision: np.ndarray
-
-    def of(self, family: Any) -> Any:
-        """Return the other: the posterior of a quadratic log density, which one step reaches."""
-        probes = family.hessian_probes()
-        units = np.zeros((probes.max() + 1, len(probes)))
-        units[probes, np.arange(len(probes))] = 1.0
-        hessian = family.assemble_hessian(family.ops.tensor(-units @ self.precision, family.loc))
-        gradient = family.ops.tensor(self.precision @ self.shift, family.loc)
-        return family.natural_step(family.bonnet_price(gradient, hessian), 1.0)
+    probes = family.hessian_probes()
+    units = np.zeros((probes.max() + 1, len(probes)))
+    units[probes, np.arange(len(probes))] = 1.0
+    hessian = family.assemble_hessian(family.ops.tensor(-units @ precision, family.loc))
+    gradient = family.ops.tensor(precision @ shift, family.loc)
+    return family.natural_step(family.bonnet_price(gradient, hessian), 1.0)
 
 
 def check_shapes(old: ArvizGroups, new: ArvizGroups) -> None:
@@ -100,11 +94,10 @@ def check_shapes(old: ArvizGroups, new: ArvizGroups) -> None:
     :raises ValueError: naming the site.
     """
     for name, shape in old.latent_shapes.items():
-        if new.latent_shapes.get(name) != shape:
+        if (other := new.latent_shapes.get(name)) != shape:
             raise ValueError(
-                f"update() keeps the latents, and with the new rows '{name}' is of shape "
-                f"{new.latent_shapes.get(name)}, in the fit of shape {shape}: new groups are new "
-                "latents. Fit all rows again, or see sample_groups."
+                f"update() keeps the latents, and with new rows '{name}' has shape {other}, not "
+                f"{shape}: fit all rows again, or see sample_groups for new groups."
             )
     for name, site in new.observed.items():
         before = old.observed.get(name)
@@ -113,9 +106,8 @@ def check_shapes(old: ArvizGroups, new: ArvizGroups) -> None:
         wanted = _in_plates(before.value.shape, site)
         if site.value.shape != wanted:
             raise ValueError(
-                f"update() has data of shape {site.value.shape} for '{name}', whose plates "
-                f"({', '.join(p.name for p in site.plates)}) want {wanted}; in the fit they were "
-                f"of shape {before.value.shape}. New rows may be another number, and no more."
+                f"update() has data of shape {site.value.shape} for '{name}', and its plates want "
+                f"{wanted}: only the number of rows may differ from the fit's."
             )
 
 
@@ -138,13 +130,13 @@ def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> 
         change.bound + value, math.hypot(error, change.bound_error), spread=spread
     )
     is_done = steps.left <= DEFAULTS.tolerance and math.isfinite(value)
-    is_done &= abs(value - steps.bound) <= DEFAULTS.agrees * error + DEFAULTS.tolerance
+    is_done &= abs(value - steps.bound) <= LEVELS.certain * error + DEFAULTS.tolerance
     words = f"{steps.count} natural-gradient steps on these rows leave {steps.left:.2g} nats"
     if not is_done:
         words += f", more than {DEFAULTS.tolerance}, or draws deny their bound: fit all rows"
     elif not old.converged:
         words += f"; before them: {old.reason}"
-    if change.drift > DEFAULTS.max_drift:
+    if change.drift > DEFAULTS.tolerance / 2:
         words += (
             f"; earlier rows count as Gaussians, a drift of {change.drift:.2g} nats: a fit of all "
             "rows may be several times as far away"
@@ -166,26 +158,20 @@ def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> 
     }
 
 
-def drift_of(old: Any, spread: float | None) -> float:
-    """Of a result before its posterior becomes a prior: what its rows being Gaussians costs.
-
-    :param spread: the standard deviation of ``log w``, in nats.
-    """
-    known = 0.0 if old.change is None else old.change.drift
-    return known + 0.5 * (spread or 0.0) ** 2
-
-
 def next_change(old: Any, q: DenseGaussian) -> Change:
-    """Of an update: all that came before is a prior."""
-    spread = None if old.validation is None else old.validation.spread
-    count = 0 if old.change is None else old.change.num_updates
+    """Return the change of an update: all that came before is a prior.
+
+    The drift is what it costs that earlier rows count as Gaussians.
+    """
+    before = old.change or Change()
+    spread = (old.validation and old.validation.spread) or 0.0
     return Change(
         mean=q.mean,
         factor=q.factor,
         bound=old.bound,
-        bound_error=math.hypot(old.bound_error, spread or 0.0),
-        drift=drift_of(old, spread),
-        num_updates=count + 1,
+        bound_error=math.hypot(old.bound_error, spread),
+        drift=before.drift + 0.5 * spread**2,
+        num_updates=before.num_updates + 1,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,11 +15,10 @@ import numpy as np
 from jax import random
 
 from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
-from ngvi.estimators.nodes import TermMoments, pairs
+from ngvi.estimators.nodes import TermMoments, nodes
 from ngvi.latents.layout import Plate
-from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.predictors import joined
-from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms, first_nodes
+from ngvi.workflow.predictors import joined, moments_of
+from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
 from numpyro_ngvi.estimators.quadrature import JaxCalculus, derivatives
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing import LogDensity
@@ -36,8 +34,6 @@ from numpyro_ngvi.workflow.runs import has_data, unscaled
 VALUES_AT_ONCE, JACOBIANS_AT_ONCE = 128, 16
 #: Numbers of terms that a program works on at once.
 NUMBERS_AT_ONCE = 2**18
-#: Where rows are many, a call takes so many times the number of first nodes of them.
-MANY_TIMES = 16
 
 
 class ModelRows:
@@ -70,8 +66,7 @@ class ModelRows:
             traced = Traced(partial(self._parts, facts))
             operations, self._held = self._arguments.call(traced.at, like)
             self._programs = _Programs(operations)
-            programs = map(self._program, ("values", "slopes", "sums"))
-            self._values, self._slopes, self._sums = programs
+            self._slopes, self._sums = map(self._program, ("slopes", "sums"))
         rows = {name: fact for name, fact in facts.items() if fact.is_row}
         self.sites = tuple(fact.site for fact in rows.values())
         self.factors = tuple(k for k, fact in facts.items() if fact.is_observed and k not in rows)
@@ -85,20 +80,11 @@ class ModelRows:
     running = staticmethod(contextlib.nullcontext)
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
-        count = len(self.weights)
-        if len(theta) * count <= DEFAULTS.numbers_by_sums:
-            return self._summed(theta, np.zeros((len(theta), count)), 0.0)[0]
-        found = [self._values(part) for part in blocks(theta.astype(self._dtype), self._at_once)]
-        return np.concatenate([np.asarray(part, float) for part in found])[: len(theta)]
+        return self._summed(theta, np.zeros((len(theta), len(self.weights))), 0.0)[0]
 
     def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        num, count = len(theta), len(self.weights)
-        if num * count**2 <= DEFAULTS.numbers_by_sums:
-            of_each = np.repeat(theta, count, 0), np.tile(np.eye(count), (num, 1))
-            values, _, slopes = self._summed(*of_each, 0.0)
-            return values[::count], slopes.reshape(num, count, -1)
         some = blocks(theta.astype(self._dtype), JACOBIANS_AT_ONCE)
-        values, slopes = _joined([self._slopes(part) for part in some], num)
+        slopes, values = _joined([self._slopes(part) for part in some], len(theta))
         return values, slopes
 
     def weighted(
@@ -183,8 +169,28 @@ class ModelRows:
         return own, WeightedTerms(self._made(rest.terms, numbers[1]), flat, float(constant))
 
     def _made(self, terms: Sequence[Term], affine: tuple) -> Predictors:
-        offset, slope = joined(*affine, [len(term.predictors) for term in terms])
-        return Predictors(offset, slope, *_Terms(terms, self._dtype).functions, self.eps)
+        counts = [len(term.predictors) for term in terms]
+        offset, slope = joined(*affine, counts)
+
+        def of_term(term: Term, own: list[jax.Array]) -> TermMoments:
+            return jax.vmap(lambda *one: derivatives(term.value, list(one)))(*own)
+
+        def of_block(*at: jax.Array) -> TermMoments:
+            return moments_of(terms, at, of_term, jnp)
+
+        program = compiled(of_block, runs_few=True)
+        # A call has one number of rows, so that one program does for any.
+        fits = max(1, NUMBERS_AT_ONCE // offset.shape[1])
+        size = min(len(nodes(max(counts))[0]), fits)
+
+        def of_all(at: list[np.ndarray]) -> TermMoments:
+            rows = [one.astype(self._dtype) for one in np.broadcast_arrays(*at)]
+            found = [
+                program(*some) for some in zip(*(blocks(one, size) for one in rows), strict=True)
+            ]
+            return jax.tree.map(lambda *parts: _whole(parts, len(rows[0])), *found)
+
+        return Predictors(offset, slope, of_all, self.eps)
 
     def _numbers(self, latents: list, terms: list[Term], rest: AdditiveTerms | None) -> list[tuple]:
         """Offsets and slopes of all predictors, and the rest's value and slopes at terms of 0."""
@@ -206,79 +212,6 @@ class ModelRows:
         eye = jnp.eye(sum(self._dims), dtype=self._dtype)
         offsets, push, _ = JaxCalculus().linear(affine, zeros)
         return offsets, push(jnp.split(eye, np.cumsum(self._dims)[:-1], 1))
-
-
-class _Terms:
-    """Terms as functions of all their elements' predictors, each one program."""
-
-    def __init__(self, terms: Sequence[Term], dtype: Any) -> None:
-        self._terms, self._dtype = terms, dtype
-        few = compiled(self._of_derivatives, runs_few=True)
-        #: Of few rows at a time, and of many; of few the values are there with the derivatives.
-        self._values, self._derivatives = (
-            (few, compiled(function)) for function in (self._of_values, self._of_derivatives)
-        )
-        numbers = sum(math.prod(term.node.shape) for term in terms)
-        size = len(first_nodes(max(len(term.predictors) for term in terms)))
-        self._numbers = max(1, numbers)
-        fits = max(1, NUMBERS_AT_ONCE // self._numbers)
-        #: Rows of a call, so that one program does for few numbers, and another one for many.
-        self._sizes = min(size, fits), min(MANY_TIMES * size, fits)
-
-    @property
-    def functions(self) -> tuple[Callable, Callable]:
-        """Values, and derivatives."""
-        return self.values, self.derivatives
-
-    def values(self, at: list[np.ndarray]) -> np.ndarray:
-        return self._in_blocks(self._values, at)[0]
-
-    def derivatives(self, at: list[np.ndarray]) -> TermMoments:
-        value, *rest = self._in_blocks(self._derivatives, at)
-        return TermMoments(value, rest[: len(at)], rest[len(at) :])
-
-    def _in_blocks(self, programs: tuple, at: list[np.ndarray]) -> list[np.ndarray]:
-        shape = np.broadcast_shapes(*(one.shape for one in at))
-        rows = [np.broadcast_to(one, shape).astype(self._dtype) for one in at]
-        are_many = shape[0] * self._numbers > NUMBERS_AT_ONCE
-        size, program = self._sizes[are_many], programs[are_many]
-        some = zip(*(blocks(one, size) for one in rows), strict=True)
-        parts = zip(*(program(list(part)) for part in some), strict=True)
-        return [np.concatenate([np.asarray(x, float) for x in part])[: shape[0]] for part in parts]
-
-    def _places(self, at: list[jax.Array]) -> list[tuple[Term, list[jax.Array]]]:
-        """Of each term its own predictors."""
-        found, start = [], 0
-        for term in self._terms:
-            shape = term.node.shape
-            stop = start + math.prod(shape)
-            own = [one[start:stop].reshape(shape) for one in at[: len(term.predictors)]]
-            found.append((term, own))
-            start = stop
-        return found
-
-    def _of_values(self, at: list[jax.Array]) -> list[jax.Array]:
-        def of_one(at: list[jax.Array]) -> jax.Array:
-            parts = [term.value(own).reshape(-1) for term, own in self._places(at)]
-            return jnp.concatenate(parts)
-
-        return [jax.vmap(of_one)(at)]
-
-    def _of_derivatives(self, at: list[jax.Array]) -> list[jax.Array]:
-        count = len(at)
-
-        def of_one(at: list[jax.Array]) -> list[jax.Array]:
-            found = []
-            for term, own in self._places(at):
-                moments, few = derivatives(term.value, own), len(own)
-                second = dict(zip(pairs(few), moments.second, strict=True))
-                nothing = jnp.zeros_like(moments.value)
-                firsts = [*moments.first, *[nothing] * (count - few)]
-                seconds = [second.get(pair, nothing) for pair in pairs(count)]
-                found.append([moments.value, *firsts, *seconds])
-            return [jnp.concatenate([x.reshape(-1) for x in xs]) for xs in zip(*found, strict=True)]
-
-        return jax.vmap(of_one)(at)
 
 
 class _Facts(NamedTuple):
@@ -307,28 +240,22 @@ class _Programs:
 
     parts: Operations
 
-    def values(self, held: list, theta: jax.Array, arrays: list) -> jax.Array:
-        """Of vectors ``(K, d)``, shape ``(K, M)``."""
-        return jax.vmap(lambda one: self._flat(held, one, arrays))(theta)
-
     def slopes(self, held: list, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
-        """The same, and their gradients, shape ``(K, M, d)``."""
+        """Return gradients at vectors ``(K, d)``, of shape ``(K, M, d)``, and the elements."""
 
-        def forward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
-            value, push = jax.linearize(lambda at: self._flat(held, at, arrays), one)
-            return value, jax.vmap(push, out_axes=1)(jnp.eye(len(one), dtype=one.dtype))
+        def twice(one: jax.Array) -> tuple[jax.Array, jax.Array]:
+            values = _in_a_row(self.parts(held, one, arrays)[0])
+            return values, values
 
-        def backward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
-            value, back = jax.vjp(lambda at: self._flat(held, at, arrays), one)
-            return value, jax.vmap(back)(jnp.eye(len(value), dtype=value.dtype))[0]
+        def by(jacobian: Callable) -> tuple[jax.Array, jax.Array]:
+            return jax.lax.map(jacobian(twice, has_aux=True), theta)
 
-        count = jax.eval_shape(lambda one: self._flat(held, one, arrays), theta[0]).size
-        if theta.shape[1] > count:
-            return jax.lax.map(backward, theta)
+        if theta.shape[1] > jax.eval_shape(twice, theta[0])[0].size:
+            return by(jax.jacrev)
         try:
-            return jax.lax.map(forward, theta)
+            return by(jax.jacfwd)
         except TypeError:  # an operation whose rule is for the way back
-            return jax.lax.map(backward, theta)
+            return by(jax.jacrev)
 
     def sums(
         self, held: list, theta: jax.Array, weights: jax.Array, prior: jax.Array, arrays: list
@@ -350,15 +277,15 @@ class _Programs:
         _, _, scales, masks = self.parts(held, theta, arrays)
         return _in_a_row(scales), _in_a_row(masks)
 
-    def _flat(self, held: list, theta: jax.Array, arrays: list) -> jax.Array:
-        return _in_a_row(self.parts(held, theta, arrays)[0])
-
 
 def _in_a_row(parts: list[jax.Array]) -> jax.Array:
     return jnp.concatenate([part.reshape(-1) for part in parts])
 
 
 def _joined(found: list[tuple], count: int) -> tuple[np.ndarray, ...]:
-    """What blocks give, such as values and gradients, of all rows."""
-    parts = zip(*found, strict=True)
-    return tuple(np.concatenate([np.asarray(x, float) for x in part])[:count] for part in parts)
+    """Return what blocks give, such as values and gradients, for all rows."""
+    return tuple(_whole(part, count) for part in zip(*found, strict=True))
+
+
+def _whole(parts: Sequence[jax.Array], count: int) -> np.ndarray:
+    return np.concatenate([np.asarray(part, float) for part in parts])[:count]

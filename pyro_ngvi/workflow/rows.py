@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,9 +12,9 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
 from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
-from ngvi.estimators.nodes import TermMoments, pairs
+from ngvi.estimators.nodes import TermMoments
 from ngvi.latents.layout import Plate
-from ngvi.workflow.predictors import check_same, joined
+from ngvi.workflow.predictors import check_same, joined, moments_of
 from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
 from pyro_ngvi.estimators.differentiate import gradients_of
 from pyro_ngvi.estimators.quadrature import TorchCalculus, derivatives, of_shape
@@ -187,52 +186,18 @@ class ModelRows:
         offsets, push, _ = TorchCalculus().linear(affine, zeros)
         eyes = torch.eye(sum(map(len, zeros)), dtype=zeros[0].dtype, device=zeros[0].device)
         slopes = push(list(eyes.split(list(map(len, zeros)), 1)))
-        places = [len(some) for some in nodes]
-        offset, slope = joined(list(map(_numpy, offsets)), list(map(_numpy, slopes)), places)
-        own = _Terms(terms.terms, zeros[0])
-        return Predictors(offset, slope, own.values, own.derivatives, self.eps)
+        counts = [len(some) for some in nodes]
+        offset, slope = joined(list(map(_numpy, offsets)), list(map(_numpy, slopes)), counts)
 
+        def of_term(term: Term, own: list[np.ndarray]) -> TermMoments:
+            at = [torch.as_tensor(one).to(zeros[0]) for one in own]
+            found = derivatives(of_shape(term, at[0].shape), at)
+            first, second = ([_numpy(x) for x in part] for part in (found.first, found.second))
+            return TermMoments(_numpy(found.value), first, second)
 
-class _Terms:
-    """Terms as functions of all their elements' predictors.
-
-    :param like: of the type and on the device of their values.
-    """
-
-    def __init__(self, terms: Sequence[Term], like: Tensor) -> None:
-        self._terms, self._like = terms, like
-
-    def values(self, at: list[np.ndarray]) -> np.ndarray:
-        found = [_rows(of_shape(term, own[0].shape)(own)) for term, own in self._places(at)]
-        return np.concatenate(found, 1)
-
-    def derivatives(self, at: list[np.ndarray]) -> TermMoments:
-        count, found = len(at), []
-        for term, own in self._places(at):
-            moments = derivatives(of_shape(term, own[0].shape), own)
-            few = len(own)
-            second = dict(zip(pairs(few), map(_rows, moments.second), strict=True))
-            value = _rows(moments.value)
-            nothing = np.zeros_like(value)
-            firsts = [*map(_rows, moments.first), *[nothing] * (count - few)]
-            found.append((value, firsts, [second.get(pair, nothing) for pair in pairs(count)]))
-        values, firsts, seconds = zip(*found, strict=True)
-        return TermMoments(
-            np.concatenate(values, 1),
-            [np.concatenate(parts, 1) for parts in zip(*firsts, strict=True)],
-            [np.concatenate(parts, 1) for parts in zip(*seconds, strict=True)],
+        return Predictors(
+            offset, slope, lambda at: moments_of(terms.terms, at, of_term, np), self.eps
         )
-
-    def _places(self, at: list[np.ndarray]) -> list[tuple[Term, list[Tensor]]]:
-        """Of each term its own predictors, shape ``(B, *shape)``."""
-        found, start = [], 0
-        for term in self._terms:
-            shape = term.node.shape
-            stop = start + math.prod(shape)
-            own = [one[:, start:stop].reshape(-1, *shape) for one in at[: len(term.predictors)]]
-            found.append((term, [torch.as_tensor(one).to(self._like) for one in own]))
-            start = stop
-        return found
 
 
 def _forward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
@@ -298,10 +263,6 @@ def _row_site(name: str, site: dict[str, Any]) -> RowSite:
 
 def _flat(parts: dict[str, Tensor], sites: tuple[RowSite, ...]) -> Tensor:
     return torch.cat([parts[site.name].reshape(-1, site.size) for site in sites], -1)
-
-
-def _rows(value: Tensor) -> np.ndarray:
-    return _numpy(value.reshape(len(value), -1))
 
 
 def _numpy(value: Tensor) -> np.ndarray:

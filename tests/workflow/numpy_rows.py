@@ -51,11 +51,8 @@ class LogisticRows:
             value = -np.logaddexp(0.0, -self.sign * at[0])
             return TermMoments(value, [0.5 * (self.sign + 1.0) - p], [-p * (1.0 - p)])
 
-        def values(at):
-            return -np.logaddexp(0.0, -self.sign * at[0])
-
         offset = np.zeros((1, len(self.X)))
-        return Predictors(offset, self.X[None], values, derivatives), None
+        return Predictors(offset, self.X[None], derivatives), None
 
 
 def target(rows):
@@ -67,7 +64,7 @@ def fitted(of):
     """The optimum of the bound."""
     dim = of.rows.X.shape[1]
     start = DenseGaussian(np.zeros(dim), np.eye(dim) + np.tri(dim, k=-1) / 100)  # not a mean field
-    return climb(of, start, 200, 1e-12).q
+    return climb(of, start, 1e-12).q
 
 
 def units(rows):

@@ -121,7 +121,7 @@ def test_a_mean_field_is_left_its_own_part_of_each_site():
     """Its precisions are sums of the diagonals: what is subtracted must be those."""
     X, y = logistic_data()
     of = target(LogisticRows(X, y))
-    q = climb(of, DenseGaussian(np.zeros(5), np.eye(5)), 200, 1e-12).q
+    q = climb(of, DenseGaussian(np.zeros(5), np.eye(5)), 1e-12).q
     assert not q.has_one_block and np.count_nonzero(q.factor) == 5
     sites = Sites.of(of, q, units(of.rows))
     np.testing.assert_allclose(sites.total()[1], q.precision, rtol=1e-5, atol=1e-12)
@@ -173,7 +173,5 @@ def test_kinks_are_seen():
         gap = at[0] - y
         return TermMoments(-np.abs(gap), [-np.sign(gap)], [np.zeros_like(gap)])
 
-    laplace = dataclasses.replace(
-        smooth, values=lambda at: -np.abs(at[0] - y), derivatives=derivatives
-    )
+    laplace = dataclasses.replace(smooth, derivatives=derivatives)
     assert not laplace.are_smooth(q)

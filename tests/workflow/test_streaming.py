@@ -89,9 +89,7 @@ def test_new_groups_are_new_latents(ppl):
             ppl.sample("y", ppl.dist.Normal(effect[..., group], 0.5), obs=y)
 
     fitted = result(ppl, model, (ppl.index([0, 1]), ppl.array([0.1, 0.2]), 2))
-    with pytest.raises(
-        ValueError, match=r"'effect' is of shape \(3,\), in the fit of shape \(2,\)"
-    ):
+    with pytest.raises(ValueError, match=r"'effect' has shape \(3,\), not \(2,\)"):
         fitted.update(ppl.index([0]), ppl.array([0.3]), 3)
     with pytest.raises(ValueError, match="of known groups"):
         fitted.update(ppl.index([2]), ppl.array([0.3]), 2)
@@ -100,10 +98,10 @@ def test_new_groups_are_new_latents(ppl):
 @pytest.mark.parametrize(
     ("kind", "old", "new", "words"),
     [
-        ("vector", np.ones((4, 2)), np.ones((3, 3)), r"'y', whose plates .rows. want \(3, 2\)"),
-        ("vector", np.ones((4, 2)), np.ones(3), r"'y', whose plates .rows. want \(3, 2\)"),
+        ("vector", np.ones((4, 2)), np.ones((3, 3)), r"'y', and its plates want \(3, 2\)"),
+        ("vector", np.ones((4, 2)), np.ones(3), r"'y', and its plates want \(3, 2\)"),
         ("binary", [1.0, 0.0], [1.0, 7.5, 0.0], "Observed site 'y' .*not in its support"),
-        ("number", [0.1, 0.2], [0.3, 0.1], r"'y', whose plates .rows. want \(3,\)|not run"),
+        ("number", [0.1, 0.2], [0.3, 0.1], r"'y', and its plates want \(3,\)|not run"),
         ("indexed", [0.1, 0.2], [0.3, 0.1], r"update\(\) .*does not run: .*out.of"),
     ],
 )
