@@ -1,4 +1,4 @@
-"""What natural-gradient variational inference decides, without a tensor.
+"""The decisions of natural-gradient variational inference, without a tensor.
 
 Which latents belong together (:mod:`ngvi.latents`), how a fit searches, when it is done and
 what it says of its result (:mod:`ngvi.inference`). ``pyro_ngvi`` and ``numpyro_ngvi`` compute; this

@@ -40,7 +40,7 @@ def shared_doc(about: Any, *others: Any) -> Callable[[Described], Described]:
 
 
 def _parts(thing: Any) -> tuple[str, dict[str, str]]:
-    """The prose of a docstring, and its fields by name."""
+    """Return the prose of a docstring, and its fields by name."""
     text = inspect.cleandoc(thing if isinstance(thing, str) else thing.__doc__ or "")
     prose, *fields = re.split(rf"^(?=:(?:{'|'.join(FIELDS)})\b)", text, flags=re.MULTILINE)
     indented = (re.sub(r"\n\s*", "\n    ", field.rstrip()) for field in fields)

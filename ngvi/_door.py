@@ -1,4 +1,4 @@
-"""The doors of public functions: what was called otherwise than it is written, and how it is.
+"""Suggest the right keyword when a public function is called with a wrong one.
 
 A keyword that a function does not have is compared with those that it has, and with what other
 libraries call them.
@@ -82,7 +82,7 @@ def written_here(call: str, word: str) -> str:
 
 
 def door(function: Function) -> Function:
-    """``function``, which says how it is called if it was called otherwise.
+    """Return ``function`` with an error that says how it is called if it was called otherwise.
 
     :raises TypeError: on such a call.
     """
@@ -97,7 +97,7 @@ def door(function: Function) -> Function:
 
 
 def as_written(name: str, parameters: Iterable[inspect.Parameter]) -> str:
-    """A function and its arguments, as they are written."""
+    """Return a call of a function with its arguments, as it is written."""
     plain = [
         one.replace(
             annotation=one.empty, default=one.default if isinstance(one.default, SHORT) else ...
@@ -118,7 +118,7 @@ def check_call(
 
 
 def _name(function: Callable, signature: inspect.Signature, args: tuple) -> str:
-    """As the user has it: a method by the class of its object, not that which it is from."""
+    """Return the user's name of a function: a method has the class of its object."""
     name = function.__qualname__.removesuffix(".__init__")
     is_method = next(iter(signature.parameters), None) == "self" and args
     return f"{type(args[0]).__name__}.{function.__name__}" if is_method and "." in name else name
@@ -139,7 +139,7 @@ def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], rea
 
 
 def not_made(name: str) -> str:
-    """For a class in the place of an object of it."""
+    """Return the error for a class in the place of an object of it."""
     return f"{name} is a class or function: write {name}(), with brackets."
 
 

@@ -58,12 +58,12 @@ def _note(error: Exception, words: str) -> None:
 
 
 def where_not(good: np.ndarray, what: str) -> str:
-    """That an array holds something, and where, in words; nothing if all of it is good."""
+    """Say that an array holds something, and where; nothing if all of it is good."""
     return "" if good.all() else f"holds {what} {places(~good)}"
 
 
 def places(found: np.ndarray) -> str:
-    """Where an array of truth values is true, in words; or nothing."""
+    """Say where an array of truth values is true; nothing if it is nowhere."""
     if not found.any():
         return ""
     if not found.ndim:

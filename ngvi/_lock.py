@@ -1,4 +1,4 @@
-"""One thread at a time: the handlers of both PPLs, and Pyro's parameters, are the process's.
+"""A lock for one thread at a time: handlers of both PPLs, and Pyro's parameters, are global.
 
 A process that is forked while another thread is in here has none of its threads but the one that
 forked: its lock is a new one, and what the lost thread had changed of the PPL is as before. So it
@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable)
 
 
 def serialised(function: Function) -> Function:
-    """``function``, waiting while another thread is in one of these."""
+    """Return ``function``, which waits while another thread is in one of these."""
 
     @functools.wraps(function)
     def waiting(*args, **kwargs):
@@ -48,7 +48,7 @@ def serialised(function: Function) -> Function:
 
 
 def as_now() -> Callable[[], None]:
-    """What lets the PPL be as it is now."""
+    """Return a function that lets the PPL be as it is now."""
     restoring = [remember() for remember in _remembering]
     return lambda: _restore(restoring)
 

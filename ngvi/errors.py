@@ -1,4 +1,4 @@
-"""What both packages refuse.
+"""Checks of arguments, and errors of both packages.
 
 ``check_...`` refuse an argument by its name, and return the value that they let through. They raise
 ``ValueError`` for a value and ``TypeError`` for a type. A schedule, a callable from the number of
@@ -44,7 +44,7 @@ class DamagedFileError(ValueError):
 
 
 def is_auto(value: Any, name: str, otherwise: str = "a number or a schedule") -> bool:
-    """Whether ``value`` is ``"auto"``; any other string is refused.
+    """Return whether ``value`` is ``"auto"``; any other string is refused.
 
     :param otherwise: what else the option may be, for the error.
     """
@@ -54,7 +54,7 @@ def is_auto(value: Any, name: str, otherwise: str = "a number or a schedule") ->
 
 
 def is_number(value: Any, holds: Callable[[float], bool]) -> bool:
-    """Whether ``value`` is one number of which this holds; one that JAX traces is let through."""
+    """Return whether ``value`` is one number of which this holds, or one that JAX traces."""
     if isinstance(value, (bool, str)):
         return False
     try:
@@ -64,7 +64,7 @@ def is_number(value: Any, holds: Callable[[float], bool]) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value for an error: of an array its shape, of what says much of itself its type."""
+    """Return a value for an error: an array's shape, or the type of an object of many words."""
     if hasattr(value, "dtype") and len(shape := value.shape):
         return f"an array of shape {tuple(shape)}"
     words = repr(value)
@@ -78,34 +78,34 @@ def _number(value: Any, name: str, words: str, holds: Callable[[float], bool]) -
 
 
 def check_step_size(value: Any, name: str = "step_size") -> Any:
-    """A positive, finite number or a schedule."""
+    """Check that it is a positive, finite number or a schedule."""
     words = "positive and finite, or a schedule"
     return value if callable(value) else _number(value, name, words, lambda x: 0 < x < math.inf)
 
 
 def check_rho(value: Any, name: str) -> Any:
-    """A number in (0, 1] or a schedule."""
+    """Check that it is a number in (0, 1] or a schedule."""
     words = "in (0, 1] or a schedule"
     return value if callable(value) else _number(value, name, words, lambda x: 0 < x <= 1)
 
 
 def check_momentum(value: Any, name: str = "beta") -> Any:
-    """A number in [0, 1)."""
+    """Check that it is a number in [0, 1)."""
     return _number(value, name, "in [0, 1)", lambda x: 0 <= x < 1)
 
 
 def check_positive(value: Any, name: str) -> Any:
-    """A positive number; it may be infinite."""
+    """Check that it is a positive number, which may be infinite."""
     return _number(value, name, "positive", lambda x: x > 0)
 
 
 def check_finite(value: Any, name: str) -> float:
-    """A positive, finite number."""
+    """Check that it is a positive, finite number."""
     return float(_number(value, name, "positive and finite", lambda x: 0 < x < math.inf))
 
 
 def check_count(value: Any, name: str, least: int = 1, hint: str = "") -> int:
-    """An integer of any kind, large enough, as an ``int``.
+    """Return an integer of any kind, large enough, as an ``int``.
 
     :param hint: what else to say if it is not.
     """
@@ -121,14 +121,14 @@ def check_count(value: Any, name: str, least: int = 1, hint: str = "") -> int:
 
 
 def check_flag(value: Any, name: str) -> bool:
-    """True or False, of numpy as well, as a ``bool``."""
+    """Return True or False, of numpy as well, as a ``bool``."""
     if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{name} must be True or False, got {value!r}.")
     return bool(value)
 
 
 def check_quantiles(quantiles: Any) -> None:
-    """Levels in (0, 1)."""
+    """Check that levels are in (0, 1)."""
     try:
         levels = np.asarray(quantiles)
     except TypeError:
@@ -138,7 +138,7 @@ def check_quantiles(quantiles: Any) -> None:
 
 
 def check_rank(rank: int, dim: int | None = None) -> None:
-    """A rank of at least 1, and at most the dimension."""
+    """Check for a rank of at least 1, and at most the dimension."""
     check_count(rank, "rank", hint=" Without correlations use family='diagonal'.")
     if dim is not None and rank > dim:
         raise ValueError(
@@ -158,7 +158,7 @@ def check_learning_rule(
     max_kl: Any,
     names: tuple[str, str] = ("step_size", "precision_step_size"),
 ) -> None:
-    """Options of the Bayesian learning rule.
+    """Check options of the Bayesian learning rule.
 
     :param names: what the package calls the two step sizes.
     """
@@ -183,7 +183,7 @@ def check_learning_rule(
 
 
 def check_model(model: Any) -> None:
-    """What can be run as a model."""
+    """Check that something can be run as a model."""
     if not callable(model) or hasattr(model, "log_prob"):
         raise TypeError(
             f"model must be a function with sample statements in its body, got {shown(model)}."
@@ -206,12 +206,12 @@ def _function(value: Any, name: str, example: str, is_one: bool = True) -> Any:
 
 
 def check_init_loc_fn(init_loc_fn: Any) -> Any:
-    """A strategy for the start."""
+    """Check that it is a strategy for the start."""
     return _function(init_loc_fn, "init_loc_fn", "init_to_value(values={...})")
 
 
 def check_create_plates(create_plates: Any) -> Any:
-    """A function that makes plates, or None."""
+    """Check for a function that makes plates, or None."""
     example = "lambda *args: plate('data', size, subsample_size=size_of_minibatch)"
     if create_plates is None:
         return None
@@ -227,7 +227,7 @@ NO_LATENTS = "_no_latents"
 
 
 def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
-    """For a model without continuous latents.
+    """Return the error for a model without continuous latents.
 
     :param sites: what it has.
     :param params: its parameters, a network's maybe.
@@ -248,7 +248,7 @@ def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
 def no_density(
     name: str, value: tuple[int, ...], of: tuple[int, ...], is_observed: bool, error: object
 ) -> str:
-    """For a site of a shape that its distribution, of shape ``of``, cannot evaluate."""
+    """Return the error for a value that its distribution, of shape ``of``, cannot evaluate."""
     kind = "Observed" if is_observed else "Latent"
     start = "" if is_observed else ", or init_loc_fn= if the start is yours"
     return (
@@ -258,7 +258,7 @@ def no_density(
 
 
 def complex_density(name: str) -> str:
-    """For a log density that is no real number."""
+    """Return the error for a log density that is no real number."""
     return (
         f"The log density of site '{name}' is complex: take the real part of the data, or of its "
         "distribution's parameters."
@@ -266,7 +266,7 @@ def complex_density(name: str) -> str:
 
 
 def unequal_scales(latent: str, site: str) -> str:
-    """For an enumerated latent that a site of another scale depends on."""
+    """Return the error for an enumerated latent that a site of another scale depends on."""
     return (
         f"Enumerated latent '{latent}' and site '{site}', which depends on it, are scaled "
         "differently. Draw both inside of the subsampled plate or scale handler, or both outside."
@@ -274,7 +274,7 @@ def unequal_scales(latent: str, site: str) -> str:
 
 
 def scaled_guide(scale: Any, handler: str) -> str:
-    """For a guide whose density is scaled.
+    """Return the error for a guide whose density is scaled.
 
     A factor before the whole loss of a stock ELBO changes only the size of the gradient. Natural
     gradients of second order need none, and would scale the model's part alone.

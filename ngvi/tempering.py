@@ -27,7 +27,7 @@ class Tempering(NamedTuple):
     temperature: float
 
     def scale(self, scale: Any) -> Any:
-        """How many times a site counts.
+        """Return the weight of a site.
 
         :param scale: how many times it does at a temperature of one; None for once.
         """

@@ -26,6 +26,6 @@ class Tempered(Messenger):
 
 @shared_doc(Tempering)
 def tempered(model: Callable, temperature: float) -> Callable:
-    """As in ``SVI(tempered(model, 0.25), guide, IVON(), NaturalELBO(1, "stein"))``."""
+    """Use it as in ``SVI(tempered(model, 0.25), guide, IVON(), NaturalELBO(1, "stein"))``."""
     check_model(model)
     return Tempered(Tempering(check_finite(temperature, "temperature")))(model)

@@ -150,7 +150,6 @@ CONSTANTS = {
     "numpyro_ngvi.linalg.matrices.SMALL_SUM": SPEED,
     "numpyro_ngvi.linalg.matrices.SMALL_TRIANGLE": SPEED,
     "numpyro_ngvi.workflow.rows.JACOBIANS_AT_ONCE": MEMORY,
-    "numpyro_ngvi.workflow.rows.MANY_TIMES": SPEED,
     "numpyro_ngvi.workflow.rows.NUMBERS_AT_ONCE": MEMORY,
     "numpyro_ngvi.workflow.rows.VALUES_AT_ONCE": MEMORY,
     "numpyro_ngvi.networks.gauss_newton.NUMBERS_AT_ONCE": MEMORY,

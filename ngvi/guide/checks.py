@@ -76,7 +76,7 @@ def without_density(sites: Iterable, xp: Any, inverse: Callable) -> tuple[list[s
             bad.append(f"{kind} '{name}' has log density {float(total)}")
             is_finite = bool(xp.isfinite(xp.asarray(value)).all())
             is_possible &= is_finite and not bool(xp.isnan(log_prob).any())
-        elif not xp.isfinite(total * site["scale"] if site["scale"] is not None else total):
+        elif not xp.isfinite(total * (1.0 if site["scale"] is None else site["scale"])).all():
             bad.append(f"the log density of {kind} '{name}' overflows in {log_prob.dtype}")
     return bad, is_possible
 

@@ -1,4 +1,4 @@
-"""What begins after a fit: groups for ArviZ, summaries, sites, leave-one-out, influence, updates.
+"""The workflow after a fit: groups for ArviZ, summaries, sites, leave-one-out, influence, updates.
 
 At an optimum of the bound the natural parameters of the Gaussian are a sum, the prior's natural
 gradient plus one of each row's log likelihood (Khan and Rue, 2023, *The Bayesian learning rule*,

@@ -1,4 +1,4 @@
-"""What is asked of ArviZ: its container of draws.
+"""Containers of draws for ArviZ.
 
 ArviZ 1 has another one than ArviZ 0. It is imported on first use, for it takes seconds.
 """
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.errors import check_flag
 from ngvi.inference.chains import import_arviz
 from ngvi.inference.posterior import to_numpy
 from ngvi.latents.layout import Plate, Site
@@ -28,7 +27,7 @@ class Observed(NamedTuple):
 
 
 class ArvizGroups(NamedTuple):
-    """What an ``InferenceData`` is made from; groups that a model does not have are empty."""
+    """Groups of an ``InferenceData``; those that a model does not have are empty."""
 
     posterior: Draws
     observed: dict[str, Observed]
@@ -44,7 +43,7 @@ class ArvizGroups(NamedTuple):
     def of_runs(
         cls, runs: Any, draws: Mapping[str, Any], wanted: Mapping[str, bool]
     ) -> tuple[ArvizGroups, dict[str, str]]:
-        """Groups that runs of the model give, and why others are left out.
+        """Return groups that runs of the model give, and why others are left out.
 
         :param runs: the package's ``ModelRuns``.
         :param draws: of the latents, by site.
@@ -68,7 +67,7 @@ class ArvizGroups(NamedTuple):
         return cls({}, observed, shapes, **found), left_out
 
     def of_arviz(self) -> dict[str, dict[str, np.ndarray]]:
-        """By ArviZ's names, with axes of chains and draws."""
+        """Return arrays by ArviZ's names, with axes of chains and draws."""
         of_prior = {k: v for k, v in self.prior.items() if k not in self.observed}
         replicated = {k: v for k, v in self.prior.items() if k in self.observed}
         draws = {
@@ -99,7 +98,7 @@ def inference_data(
     coords: Mapping[str, Sequence] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
-    """Groups as ``arviz.InferenceData``, or as the ``xarray.DataTree`` that ArviZ 1 has instead.
+    """Return groups as ``arviz.InferenceData``, or as ``xarray.DataTree`` from ArviZ 1 on.
 
     :param sites: latent ones, whose plates are known.
     :param attrs: of the group ``posterior``.
@@ -122,7 +121,7 @@ def inference_data(
 
 
 def plate_dims(sites: Iterable[Site], groups: ArvizGroups) -> dict[str, list[str]]:
-    """The names of the axes of variables in plates: a plate's axis is called like the plate.
+    """Return names of the axes of variables in plates: a plate's axis is called like the plate.
 
     An array among the model's arguments whose first axis is as long as exactly one plate is taken
     for one of that plate's.
@@ -150,28 +149,6 @@ def plate_dims(sites: Iterable[Site], groups: ArvizGroups) -> dict[str, list[str
     return dims
 
 
-def wanted(log_likelihood: bool, predictive: bool, prior: bool) -> dict[str, bool]:
-    """Return which groups a user wants, by name.
-
-    :raises ValueError: for what is no flag.
-    """
-    found = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
-    return {name: check_flag(flag, name) for name, flag in found.items()}
-
-
-def check_mappings(coords: Any, dims: Any) -> None:
-    """Refuse labels and names that are no dictionaries; None is none.
-
-    :raises TypeError: naming the argument.
-    """
-    for name, value, example in (
-        ("coords", coords, "{'axis': [labels of its elements]}"),
-        ("dims", dims, "{'variable': [names of its axes]}"),
-    ):
-        if value is not None and not isinstance(value, Mapping):
-            raise TypeError(f"{name} must be a dictionary, {name}={example}, got {value!r}.")
-
-
 def _check_names(
     groups: dict[str, dict[str, np.ndarray]],
     all_dims: dict[str, list[str]],
@@ -185,38 +162,25 @@ def _check_names(
     shapes: dict[str, tuple[int, ...]] = {}
     for group, some in groups.items():
         leading = 0 if group.endswith("_data") else 2
-        for name, value in some.items():
-            shapes.setdefault(name, value.shape[leading:])
+        shapes = {name: value.shape[leading:] for name, value in some.items()} | shapes
     for name, own in dims.items():
-        if name not in shapes:
-            raise ValueError(f"dims= names {name!r}; the variables are {_listed(shapes)}.")
-        if len(own) != len(shapes[name]):
-            raise ValueError(
-                f"dims= gives {name!r} the axes {list(own)}, and its shape is {shapes[name]}."
-            )
+        if len(own) != len(shapes.get(name, ())) or name not in shapes:
+            raise ValueError(f"dims= gives {name!r} the axes {list(own)}; shapes are {shapes}.")
     sizes: dict[str, int] = {}
     for name, own in all_dims.items():
         sizes.update(zip(own, shapes.get(name, ()), strict=False))
     for name, labels in coords.items():
-        if name not in sizes:
+        if len(labels) != sizes.get(name):
             raise ValueError(
-                f"coords= labels {name!r}; the axes with names are {_listed(sizes)}. "
-                "dims={'variable': ['axis', ...]} names others."
+                f"coords= has {len(labels)} labels of {name!r}; the axes with names are {sizes}, "
+                "and dims={'variable': ['axis', ...]} names others."
             )
-        if len(labels) != sizes[name]:
-            raise ValueError(
-                f"coords= has {len(labels)} labels of {name!r}, which has {sizes[name]} elements."
-            )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in names) or "none"
 
 
 def constant_data(
     model: Callable, args: tuple, kwargs: dict[str, Any], observed: dict[str, Observed]
 ) -> dict[str, np.ndarray]:
-    """Arrays and numbers among a model's arguments, by their names, without the observed values."""
+    """Return arrays and numbers among a model's arguments, without the observed values."""
     try:
         bound = inspect.signature(model).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # of a callable that does not say

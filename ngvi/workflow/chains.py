@@ -45,8 +45,8 @@ def check_whitened(result: Any) -> None:
     """
     if result.change is not None:
         raise ValueError(
-            "NUTS and whitened_density() run the model with its own prior and all rows of its "
-            "arguments, and to this posterior rows were added, or left out: fit all rows."
+            "NUTS and whitened_density() run the model as it is, and to this posterior rows were "
+            "added, or left out: fit all rows."
         )
     with result._at_end() as (problem, _):
         check_density(result, problem, "whitened_density()", nuts.WAY_OUT)
@@ -75,7 +75,7 @@ def _of_chains(
     coords: Mapping[str, Sequence] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
-    wanted = arviz.wanted(log_likelihood, predictive, prior)
+    wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
     stats = {name: _joined(value) for name, value in found.sample_stats.items()}
     draws = {name: result._files.own(_joined(value)) for name, value in found.draws.items()}
     of_nuts = {"nuts": f"{found.verdict}: {found.reason}"}

@@ -1,4 +1,4 @@
-"""Pointwise predictive densities as what ArviZ compares."""
+"""Pointwise predictive densities for comparison by ArviZ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ngvi.workflow.units import Units
 
 
 def elpd_data(found: Pointwise, units: Units, attrs: dict[str, Any]) -> Any:
-    """An ``ELPDData`` of ArviZ 0 or 1, ``pareto_k`` of which is the reliability.
+    """Return an ``ELPDData`` of ArviZ 0 or 1, whose ``pareto_k`` is the reliability.
 
     :param attrs: of its pointwise values.
     """
@@ -63,7 +63,7 @@ def elpd_data(found: Pointwise, units: Units, attrs: dict[str, Any]) -> Any:
 
 
 def note(found: Pointwise, units: Units) -> str:
-    """What a reader of the numbers should know, in words, or nothing."""
+    """Return what a reader of the numbers should know, in words, or nothing."""
     words = []
     improper = np.flatnonzero(found.how == IMPROPER)
     if len(improper):

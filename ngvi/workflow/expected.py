@@ -16,7 +16,7 @@ from ngvi.workflow.rows import ObservedRows, Predictors, curvature_of, jacobians
 
 @functools.lru_cache(maxsize=4)
 def points(dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noise ``(K, d)`` and weights ``(K,)``, always the same: exact for cubic functions."""
+    """Return noise ``(K, d)`` and weights ``(K,)``, always the same: exact for cubic functions."""
     rng, groups = np.random.default_rng(0), DEFAULTS.num_groups
     groups = max(groups, -(-DEFAULTS.min_points // (2 * dim + 1)))
     found = spherical_points(rng, dim, groups)
@@ -26,7 +26,7 @@ def points(dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """Of a log density or of a part of it, under a Gaussian or, with a leading axis, several."""
+    """Expectations of a log density under a Gaussian or, with a leading axis, several."""
 
     value: Any
     gradient: np.ndarray  #: ``E[grad l]``, shape ``(d,)``
@@ -36,7 +36,7 @@ class Expected:
     def by_points(
         cls, q: DenseGaussian, values: np.ndarray, gradients: np.ndarray
     ) -> tuple[Expected, np.ndarray]:
-        """From values and gradients at :func:`points`, by Stein's lemma.
+        """Estimate them from values and gradients at :func:`points`, by Stein's lemma.
 
         :param values: shape ``(K,)``.
         :param gradients: shape ``(K, d)``.
@@ -51,7 +51,7 @@ class Expected:
         return cls(values @ weights, gradient, curvature), rest
 
     def plus(self, other: Expected, times: float = 1.0) -> Expected:
-        """The sum."""
+        """Return the sum."""
         return Expected(
             self.value + times * other.value,
             self.gradient + times * other.gradient,
@@ -59,23 +59,23 @@ class Expected:
         )
 
     def take(self, index: Any) -> Expected:
-        """Under some of several Gaussians."""
+        """Return expectations under some of several Gaussians."""
         return Expected(self.value[index], self.gradient[index], self.curvature[index])
 
 
 class ElementSites(Protocol):
-    """Of all elements, under one Gaussian."""
+    """Expectations of all elements under one Gaussian."""
 
     def total(self, weights: np.ndarray) -> Expected:
-        """Their sum, each so many times; shape ``(M,)``."""
+        """Return the sum with these weights, of shape ``(M,)``."""
 
     def gradients(self) -> np.ndarray:
-        """By element, shape ``(M, d)``."""
+        """Return the gradients by element, shape ``(M, d)``."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PredictorSites:
-    """Of elements that see one or two predictors: a few numbers each.
+    """Expectations of elements that see one or two predictors: a few numbers each.
 
     Under several Gaussians there is an axis of them before the elements'.
     """
@@ -89,7 +89,7 @@ class PredictorSites:
 
     @classmethod
     def under(cls, predictors: Predictors, q: DenseGaussian) -> PredictorSites:
-        """By quadrature."""
+        """Compute them by quadrature."""
         means, spreads = predictors.under(q)
         found = predictors.expected(means, spreads)
         gradient, curvature = np.array(found.first), curvature_of(found)
@@ -115,7 +115,7 @@ class PredictorSites:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PointSites:
-    """Of any elements under one Gaussian, from their gradients at points, by Stein's lemma."""
+    """Expectations of elements under one Gaussian, from gradients at points, by Stein's lemma."""
 
     value: np.ndarray
     gradient: np.ndarray  #: shape ``(M, d)``

@@ -29,7 +29,7 @@ class DenseGaussian:
     def of_precision(
         cls, mean: np.ndarray, precision: np.ndarray, blocks: np.ndarray | None = None
     ) -> DenseGaussian:
-        """With lower triangular factors.
+        """Build Gaussians with lower triangular factors.
 
         :raises numpy.linalg.LinAlgError: if a precision is not positive definite.
         """
@@ -41,7 +41,7 @@ class DenseGaussian:
         return cls(mean, np.swapaxes(inverse, -1, -2), blocks)
 
     def with_own_factor(self) -> DenseGaussian:
-        """The same, with the factor that :meth:`of_precision` gives it, of one Gaussian.
+        """Return one Gaussian with the factor that :meth:`of_precision` gives it.
 
         A Gaussian has many, and averages over points that are not exact differ between them.
         """
@@ -50,11 +50,11 @@ class DenseGaussian:
         return DenseGaussian(self.mean, self.within(upper.T * signs), self.blocks)
 
     def take(self, index: Any) -> DenseGaussian:
-        """One or some of several."""
+        """Return one or some of several."""
         return dataclasses.replace(self, mean=self.mean[index], factor=self.factor[index])
 
     def repeated(self, count: int) -> DenseGaussian:
-        """So many times itself."""
+        """Return this many copies."""
         mean, factor = (np.repeat(x[None], count, 0) for x in (self.mean, self.factor))
         return DenseGaussian(mean, factor, self.blocks)
 
@@ -75,7 +75,7 @@ class DenseGaussian:
 
     @functools.cached_property
     def stddev(self) -> np.ndarray:
-        """Of each latent, shape ``(d,)``."""
+        """The standard deviation of each latent, shape ``(d,)``."""
         return np.sqrt((self.factor**2).sum(-1))
 
     @functools.cached_property
@@ -85,7 +85,7 @@ class DenseGaussian:
 
     @functools.cached_property
     def blocks(self) -> np.ndarray:
-        """Which latents are correlated: the number of each one's block, shape ``(d,)``.
+        """The number of each latent's block of correlated latents, shape ``(d,)``.
 
         Of a mean field these are all latents, of a dense family there is one.
         """
@@ -100,36 +100,36 @@ class DenseGaussian:
 
     @functools.cached_property
     def noise_blocks(self) -> np.ndarray:
-        """Of the columns of ``C``, shape ``(d,)``; of one Gaussian."""
+        """The blocks of the columns of ``C``, shape ``(d,)``, for one Gaussian."""
         return self.blocks[np.abs(self.factor).argmax(0)]
 
     @functools.cached_property
     def has_one_block(self) -> bool:
-        """Whether all latents are correlated."""
+        """True if all latents are correlated."""
         return bool((self.blocks == self.blocks[0]).all())
 
     def within(self, matrix: np.ndarray) -> np.ndarray:
-        """The part of a matrix of ``d`` by ``d`` that this Gaussian's family has."""
+        """Return the part of a ``d`` by ``d`` matrix that this Gaussian's family has."""
         if self.has_one_block:
             return matrix
         return np.where(self.blocks[:, None] == self.blocks, matrix, 0.0)
 
     def sample(self, noise: np.ndarray) -> np.ndarray:
-        """``mean + C z``, shape ``(N, d)``."""
+        """Return ``mean + C z``, shape ``(N, d)``."""
         return self.mean[..., None, :] + noise @ np.swapaxes(self.factor, -1, -2)
 
     def log_prob(self, theta: np.ndarray) -> np.ndarray:
-        """In nats, shape ``(N,)``; of one Gaussian."""
+        """Return log densities in nats, shape ``(N,)``, for one Gaussian."""
         white = (theta - self.mean) @ self.inverse.T
         constant = 0.5 * self.dim * np.log(2.0 * np.pi) + self.log_det_factor
         return -0.5 * (white**2).sum(-1) - constant
 
     def entropy(self) -> Any:
-        """In nats."""
+        """Return the entropy in nats."""
         return 0.5 * self.dim * (1.0 + np.log(2.0 * np.pi)) + self.log_det_factor
 
     def kl_divergence(self, other: DenseGaussian) -> float:
-        """``KL(self || other)`` in nats."""
+        """Return ``KL(self || other)`` in nats."""
         ratio = other.inverse @ self.factor
         shift = other.inverse @ (self.mean - other.mean)
         size = 0.5 * ((ratio**2).sum() - self.dim + shift @ shift)

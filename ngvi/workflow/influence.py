@@ -1,4 +1,4 @@
-"""How far each row moves the posterior."""
+"""The influence of each row on the posterior."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from ngvi.workflow.expected import PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.loo import Cavities, cavity_of
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.summary import pandas
 from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Influence(Sequence):
-    """What leaving out each row, or group, does to the posterior, the most influential first.
+    """Effects on the posterior of leaving out each row, or group, the most influential first.
 
     :ivar labels: names of the rows, sorted.
     :ivar rows: their numbers, sorted likewise, shape ``(R,)``.
@@ -41,20 +40,18 @@ class Influence(Sequence):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        if not (isinstance(index, (int, np.integer)) and -len(self) <= index < len(self)):
-            raise IndexError(
-                f"Rows are numbered by influence, from 0 to {len(self) - 1}, got {index!r}."
-            )
         moved = {name: float(values[index]) for name, values in self.shifts.items()}
         return {"row": self.labels[index], "kl": float(self.divergence[index]), **moved}
 
     def table(self) -> Any:
-        """As a ``pandas.DataFrame``.
+        """Return a ``pandas.DataFrame``.
 
         :raises ModuleNotFoundError: without pandas.
         """
         columns = {"row": self.rows, "kl": self.divergence, **self.shifts}
-        return pandas("influence().table").DataFrame(columns, index=self.labels)
+        import pandas
+
+        return pandas.DataFrame(columns, index=self.labels)
 
     def __repr__(self) -> str:
         lines = [f"Influence of {len(self)} rows, the most influential first:"]
@@ -73,7 +70,7 @@ class Influence(Sequence):
 
 
 def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[Site]) -> Influence:
-    """Of all units: by subtraction of their sites.
+    """Return the influence of all units, by subtraction of their sites.
 
     :param latents: whose means are looked at.
     """
@@ -104,7 +101,7 @@ def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[
 def _of_elements(
     sites: PredictorSites, q: DenseGaussian, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """By element the divergence, and the step of the mean without it, ``-Sigma J^T t``."""
+    """Return each element's divergence, and the mean's step without it, ``-Sigma J^T t``."""
     cavity = Cavities.of(sites, q, weights)
     noise = -np.einsum("pmd,mdp->md", sites.spreads, cavity.pull[:, cavity.labels])
     divergence = np.where(cavity.is_proper, cavity.divergence, np.inf)

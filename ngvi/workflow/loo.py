@@ -32,23 +32,23 @@ SUBTRACTION, STEPS, IMPROPER, MASKED = "subtraction", "steps", "improper", "mask
 
 @dataclasses.dataclass(eq=False)
 class Pointwise:
-    """By unit, each of shape ``(R,)``."""
+    """Predictive densities by unit, each of shape ``(R,)``."""
 
     elpd: np.ndarray  #: log predictive density of the unit given all others, in nats
-    lpd: np.ndarray  #: the same given all
-    #: How far to believe it, on the scale of Pareto's k: the leverage of a row that was subtracted,
-    #: what steps have left in nats, k-hat of importance weights; 0.7 is where one stops.
+    lpd: np.ndarray  #: log predictive density given all units
+    #: Reliability on the scale of Pareto's k, up to 0.7: leverage of a row that was subtracted,
+    #: what steps have left in nats, or k-hat of importance weights.
     reliability: np.ndarray
     leverage: np.ndarray  #: the part of the posterior's precision that is the unit's, at most 1
     #: ``"subtraction"``, ``"steps"`` or ``"improper"``; ``"masked"`` of what is no observation, and
     #: has the density 0.
     how: np.ndarray
     psis: np.ndarray  #: log predictive densities by PSIS-LOO; NaN where there are too few draws
-    psis_k: np.ndarray  #: its k-hat
+    psis_k: np.ndarray  #: k-hat of these
 
 
 def leave_out(target: Target, q: DenseGaussian, units: Units) -> Pointwise:
-    """Of all units."""
+    """Return leave-one-out densities for every unit."""
     sites = target.sites(q)
     if units.are_single and isinstance(sites, PredictorSites):
         found = _single(target, q, sites, units)
@@ -88,7 +88,7 @@ def _single(target: Target, q: DenseGaussian, sites: PredictorSites, units: Unit
 
 
 def _to_refit(is_proper: np.ndarray, leverage: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """Where subtraction is too much, the most influential ones first."""
+    """Return the units for which subtraction is not enough, the most influential first."""
     large = (leverage > DEFAULTS.max_leverage) | (shift > DEFAULTS.max_shift) | ~is_proper
     ranked = np.argsort(-np.where(is_proper, leverage, np.inf), kind="stable")
     return ranked[large[ranked]][: DEFAULTS.max_refits]
@@ -97,7 +97,7 @@ def _to_refit(is_proper: np.ndarray, leverage: np.ndarray, shift: np.ndarray) ->
 def _steps(
     target: Target, q: DenseGaussian, sites: ElementSites, left_out: list[np.ndarray]
 ) -> list[Steps | None]:
-    """Where steps without each of some units lead.
+    """Take natural-gradient steps without each of some units.
 
     :param left_out: the elements of each.
     """
@@ -118,7 +118,7 @@ def _steps(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cavities:
-    """Where each element's predictors are without its site.
+    """Distributions of each element's predictors without its site.
 
     By block of correlated latents ``V_c = (I - V A)^-1 V``, with the predictors' covariance ``V``
     and the site's curvature ``A``; the predictors' means are ``m - V_c g``, and those of all
@@ -136,12 +136,12 @@ class Cavities:
 
     @property
     def is_proper(self) -> np.ndarray:
-        """Whether what is left is a Gaussian."""
+        """True where a Gaussian remains, shape ``(M,)``."""
         return self.leverage < MOST_LEVERAGE
 
     @classmethod
     def of(cls, sites: PredictorSites, q: DenseGaussian, weights: np.ndarray) -> Cavities:
-        """Of all elements, each so many times; shape ``(M,)``."""
+        """Build the cavities of all elements, which count this often each, shape ``(M,)``."""
         blocks, labels = np.unique(q.noise_blocks, return_inverse=True)
         count, num = sites.spreads.shape[:2]
         order = np.argsort(labels, kind="stable")
@@ -172,7 +172,7 @@ class Cavities:
 
 
 def _factor(covariances: np.ndarray) -> list[list[np.ndarray]]:
-    """Rows of Cholesky factors, of covariances of shape ``(P, P, M)``."""
+    """Return rows of Cholesky factors of covariances of shape ``(P, P, M)``."""
     rows: list[list[np.ndarray]] = []
     for p in range(len(covariances)):
         row: list[np.ndarray] = []
@@ -255,8 +255,9 @@ def _noise(dim: int, count: int, seed: int) -> np.ndarray:
 def _joint_log_likelihoods(
     target: Target, q: DenseGaussian, units: Units
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws ``(K, d)`` of the posterior, log likelihoods of all units, ``(K, R)``, and these as
-    often as the posterior counts them.
+    """Return draws ``(K, d)``, log likelihoods of all units, ``(K, R)``, and these weighted.
+
+    The weights are how often the posterior counts each.
     """
     count = min(DEFAULTS.num_joint, DEFAULTS.max_numbers // len(target.weights))
     theta = q.sample(_noise(q.dim, max(count, 1), 0))

@@ -1,4 +1,4 @@
-"""What ``fit`` returns."""
+"""The result of ``fit``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from ngvi.inference.weights import (
     diagnosed,
     is_worth_correcting,
 )
-from ngvi.workflow import arviz
 from ngvi.workflow.chains import by_nuts, check_whitened, for_arviz
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.influence import Influence, influence
@@ -249,8 +248,7 @@ class FitResult(Fitted):
         :raises ModuleNotFoundError: without ArviZ.
         :raises ValueError: for labels or names that fit no axis.
         """
-        wanted = arviz.wanted(log_likelihood, predictive, prior)
-        arviz.check_mappings(coords, dims)
+        wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
         return for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
 
     @door
@@ -385,7 +383,7 @@ class FitResult(Fitted):
 
     @contextlib.contextmanager
     def _at_end(self) -> Iterator[tuple[Problem, Any]]:
-        """As :meth:`_at_model`, with the density to which rows were added, or left out."""
+        """Do as :meth:`_at_model`, with the density to which rows were added, or left out."""
         with self._at_model() as (problem, state):
             if self.change is not None:
                 rows = self._ppl.rows(self, problem, state)

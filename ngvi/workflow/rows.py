@@ -1,4 +1,4 @@
-"""What the workflow asks of a model: the log likelihoods of its observations, one by one."""
+"""Log likelihoods of a model's observations, one by one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RowSite(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return int(np.prod(self.shape, dtype=int))
 
 
@@ -57,26 +57,27 @@ class ObservedRows(Protocol):
     eps: float
 
     def running(self) -> AbstractContextManager:
-        """Around many calls, in which what the model reads stays what it is."""
+        """Hold what the model reads during many calls."""
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
-        """Each once, at latent vectors of shape ``(K, d)``, in nats; shape ``(K, M)``."""
+        """Return each once, at latent vectors ``(K, d)``, in nats; shape ``(K, M)``."""
 
     def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`log_likelihood`, and its gradients, shape ``(K, M, d)``."""
+        """Return log likelihoods and their gradients, shape ``(K, M, d)``."""
 
     def weighted(
         self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The log density with so many times each element, ``(K,)``, and its gradient, ``(K, d)``.
+        """Return the weighted log density, ``(K,)``, and its gradient, ``(K, d)``.
 
         :param weights: of the elements, shape ``(K, M)``.
         :param prior: how many times all that is no element counts.
         """
 
     def predictors(self) -> tuple[Predictors, WeightedTerms | None] | None:
-        """Each element as a function of one or two affine functions of the latents, if it is; and
-        what is no element as terms of such, if it is that.
+        """Return elements as functions of one or two affine functions of the latents, or None.
+
+        The rest of the density comes as terms of such functions, if it is that.
         """
 
 
@@ -102,7 +103,7 @@ class Predictors:
         return len(self.slopes)
 
     def of(self, element: int) -> Predictors:
-        """The affine functions of one element; its values are those of all."""
+        """Return the affine functions of one element; its values are those of all."""
         some = slice(element, element + 1)
         return dataclasses.replace(self, offset=self.offset[:, some], slopes=self.slopes[:, some])
 
@@ -121,13 +122,13 @@ class Predictors:
         return [offset + theta @ slope.T for offset, slope in pairs_of]
 
     def under(self, q: DenseGaussian) -> tuple[np.ndarray, np.ndarray]:
-        """Their means ``(P, M)`` and ``J C``, ``(P, M, d)``; of several Gaussians ``(P, U, M)``."""
+        """Return means ``(P, M)`` and ``J C``, ``(P, M, d)``; or of Gaussians ``(P, U, M)``."""
         slopes = self.slopes if q.mean.ndim == 1 else self.slopes[:, None]
         offset = self.offset if q.mean.ndim == 1 else self.offset[:, None]
         return offset + (slopes @ q.mean[..., None])[..., 0], slopes @ q.factor
 
     def expected(self, means: np.ndarray, spreads: np.ndarray) -> TermMoments:
-        """Expectations of the elements and of their derivatives, by quadrature.
+        """Return expectations of the elements and their derivatives, by quadrature.
 
         :param means: shape ``(P, M)``, or of several Gaussians ``(P, U, M)``.
         :param spreads: whose products, summed over the last axis, are covariances.
@@ -135,11 +136,11 @@ class Predictors:
         return self._resolved(means, spreads)[0].mean()
 
     def are_smooth(self, q: DenseGaussian) -> bool:
-        """Whether quadrature under a Gaussian misses nothing: of a kink it misses the curvature."""
+        """Return whether quadrature misses nothing: of a kink it misses the curvature."""
         return not self._resolved(*self.under(q))[1]
 
     def _resolved(self, means: np.ndarray, spreads: np.ndarray) -> tuple[NodeSums, bool]:
-        """Sums over as many nodes as it takes, and whether they still miss something."""
+        """Return sums over as many nodes as it takes, and whether they miss something."""
         if means.ndim == 2:
             sums, missed = self._resolved(means[:, None], spreads[:, None])
             return _each(lambda x: x[0], sums), missed
@@ -160,7 +161,7 @@ class Predictors:
         return found, bool(missed.any())  # type: ignore[return-value]
 
     def log_mean(self, means: np.ndarray, factor: list[list[np.ndarray]]) -> np.ndarray:
-        """``log E[exp l]`` of each element by quadrature, shape ``(M,)``.
+        """Return ``log E[exp l]`` of each element by quadrature, shape ``(M,)``.
 
         :param means: shape ``(P, M)``.
         :param factor: rows of the Cholesky factors of the covariances, each of shape ``(M,)``.
@@ -181,7 +182,7 @@ class Predictors:
     def _log_means(
         self, means: np.ndarray, covariance: PredictorCovariance, halvings: int
     ) -> np.ndarray:
-        """By the nodes of either colour of a chequerboard, shape ``(2, M)``."""
+        """Integrate by the nodes of either colour of a chequerboard, shape ``(2, M)``."""
         at = halved_nodes(self.count, halvings)
         distance = nodes(self.count)[1] / 2**halvings
         colours = np.floor(at / distance).sum(1).astype(int) % 2
@@ -225,7 +226,7 @@ class Predictors:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WeightedTerms:
-    """A sum of terms, each so many times, and a constant.
+    """A weighted sum of terms, and a constant.
 
     :param predictors: whose elements are the terms.
     :param weights: shape ``(M,)``.
@@ -244,7 +245,7 @@ class WeightedTerms:
 
 
 def _each(function: Callable, one: Any, *others: Any) -> Any:
-    """Of corresponding arrays in nested lists."""
+    """Apply a function to corresponding arrays in nested lists."""
     if isinstance(one, tuple):
         return type(one)(*(_each(function, *parts) for parts in zip(one, *others, strict=True)))
     if isinstance(one, list):
@@ -255,7 +256,7 @@ def _each(function: Callable, one: Any, *others: Any) -> Any:
 def jacobians(
     rows: ObservedRows, theta: np.ndarray
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Values and gradients of the elements at a few of the latent vectors at a time, and which."""
+    """Yield values and gradients of the elements at a few of the latent vectors at a time."""
     size = max(1, DEFAULTS.numbers_at_once // (len(rows.weights) * theta.shape[1]))
     for start in range(0, len(theta), size):
         some = slice(start, start + size)
@@ -263,7 +264,7 @@ def jacobians(
 
 
 def curvature_of(moments: TermMoments) -> np.ndarray:
-    """Minus the expected second derivatives, shape ``(P, P, M)``."""
+    """Return minus the expected second derivatives, shape ``(P, P, M)``."""
     count = len(moments.first)
     found = np.empty((count, count, *np.shape(moments.value)))
     for (one, two), second in zip(pairs(count), moments.second, strict=True):

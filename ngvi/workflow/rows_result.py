@@ -84,8 +84,8 @@ def updated(result: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             raise IndexError(beyond)
     except Exception as error:
         raise ValueError(
-            f"update() runs the model with the new rows, and it does not run: {error}\nThey "
-            "must be like those of the fit, but for their number, and of known groups."
+            f"update() runs the model with the new rows, and it does not run: {error}\nGive rows "
+            "like those of the fit, and of known groups."
         ) from error
     check_shapes(_shapes(result), shapes)
     if (seen := ppl.look(result.model, args, kwargs)) is not None:
@@ -142,16 +142,15 @@ def _made_target(result: Any, what: str) -> tuple[Target, DenseGaussian, tuple[S
     problem, state = result._ppl.problem(result)
     if problem.objective.is_subsampled:
         raise ValueError(
-            f"{what}() needs the likelihood of each row, and the model sees minibatches: "
-            "give it all rows, without subsample_size=, and fit(..., init=result)."
+            f"{what}() needs all rows, and the model sees minibatches: give it all rows, without "
+            "subsample_size=, and fit(..., init=result)."
         )
     with _computed():
         rows = result._ppl.rows(result, problem, state)
     if rows.is_enumerated:
         raise ValueError(
-            f"{what}() needs the likelihood of each row, and the model sums out discrete "
-            "latents over all of them: write the sum as a distribution, "
-            "MixtureSameFamily, or use result.predictive."
+            f"{what}() needs the likelihood of each row, and the model sums out discrete latents: "
+            "write the sum as MixtureSameFamily, or use result.predictive."
         )
     check_rows(rows, rows.factors, result._ppl.library.removesuffix("_ngvi"))
     q = _dense(result)
@@ -163,21 +162,13 @@ def _made_target(result: Any, what: str) -> tuple[Target, DenseGaussian, tuple[S
 
 
 def _check_whole(result: Any, what: str) -> None:
-    guide = result._gaussian()
-    if guide is not result.guide:
-        raise ValueError(
-            f"{what}() needs a NaturalGaussianGuide over all latents, and it is a part of "
-            f"{type(result.guide).__name__}."
-        )
+    if result._gaussian() is not result.guide:
+        raise ValueError(f"{what}() needs a NaturalGaussianGuide over all latents, not a part.")
     if noise_dim(result.family) > result.dim:
-        raise ValueError(
-            f"{what}() subtracts natural parameters of a Gaussian, and a mixture has none: fit "
-            "one Gaussian, without num_components=."
-        )
+        raise ValueError(f"{what}() needs one Gaussian: fit without num_components=.")
     if result.dim > DEFAULTS.max_dim:
         raise ValueError(
-            f"{what}() takes the posterior's covariance, and {result.dim:,} latents are more "
-            f"than the {DEFAULTS.max_dim:,} of which it fits in memory."
+            f"{what}() takes {DEFAULTS.max_dim:,} latents at most, not {result.dim:,}."
         )
 
 
@@ -198,8 +189,7 @@ def _computed() -> Iterator[None]:
         yield
     except Exception as error:
         raise ValueError(
-            f"The log likelihood of the rows cannot be computed: {error}\nCheck that the data have "
-            "the size of their plates."
+            f"The log likelihood of the rows cannot be computed: {error}\nCheck sizes of plates."
         ) from error
 
 
@@ -221,7 +211,6 @@ def _check_finite(target: Target, q: DenseGaussian) -> None:
         if len(refused):
             raise ValueError(
                 f"{len(refused)} of {site.size} log likelihoods of '{site.name}' are NaN or minus "
-                f"infinity at the posterior's mean, the first at {int(refused[0])}: leave out what "
-                "is missing, or is not in the distribution's support, by a mask or from the data."
+                f"infinity at the posterior's mean, first at {int(refused[0])}: leave them out."
             )
         start += site.size

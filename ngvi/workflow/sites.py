@@ -21,7 +21,7 @@ from ngvi.workflow.units import Units
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sites:
-    """What each row, and the prior, adds to the posterior's natural parameters.
+    """Contributions of each row, and of the prior, to the posterior's natural parameters.
 
     These are ``Sigma^-1 mu`` and ``Sigma^-1``, of the unconstrained latent vector. Of a family that
     is not dense only its part of a precision counts.
@@ -40,7 +40,7 @@ class Sites:
 
     @classmethod
     def of(cls, target: Target, q: DenseGaussian, units: Units) -> Sites:
-        """Of a target under a Gaussian."""
+        """Compute the sites of a target under a Gaussian."""
         elements = target.sites(q)
         by_element = target.weights[:, None] * elements.gradients()
         gradient = units.sums(by_element.T).T
@@ -55,7 +55,7 @@ class Sites:
 
     @property
     def predictors(self) -> PredictorSites | None:
-        """Where each observation sees one or two affine functions of the latents, by these.
+        """Sites by the one or two affine functions that each observation sees, or None.
 
         ``means`` (shape ``(P, M)``), ``gradient`` and ``curvature`` (``(P, P, M)``) are of the
         predictors ``predictors.slopes @ theta + predictors.offset``.
@@ -63,16 +63,16 @@ class Sites:
         return self._elements if isinstance(self._elements, PredictorSites) else None
 
     def precision(self, row: int) -> np.ndarray:
-        """``-E[hess l]`` of one row, what it adds to the precision; shape ``(d, d)``."""
+        """Return ``-E[hess l]`` of one row, what it adds to the precision, shape ``(d, d)``."""
         weights = np.where(self.units.of_element == row, self._weights, 0.0)
         return self._q.within(self._elements.total(weights).curvature)
 
     def shift(self, row: int) -> np.ndarray:
-        """What one row adds to ``Sigma^-1 mu``; shape ``(d,)``."""
+        """Return what one row adds to ``Sigma^-1 mu``, shape ``(d,)``."""
         return self.gradient[row] + self.precision(row) @ self._q.mean
 
     def total(self) -> tuple[np.ndarray, np.ndarray]:
-        """The sums over all rows and the prior: ``Sigma^-1 mu`` and ``Sigma^-1`` at an optimum."""
+        """Return the sums over rows and prior: ``Sigma^-1 mu`` and ``Sigma^-1`` at an optimum."""
         of_rows = self._elements.total(self._weights)
         precision = self._q.within(self.prior.curvature + of_rows.curvature)
         gradient = self.prior.gradient + of_rows.gradient

@@ -63,12 +63,12 @@ class ChangedObjective(Forwarding):
         return self._prior.log_prob(theta) + value, step @ self._prior.precision + slope
 
     def in_double(self, state: State, theta: np.ndarray) -> None:
-        """Not of another density."""
+        """Return nothing, for another density."""
         return
 
 
 def _weighted(of_rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Their sum along the second axis; what does not count may be infinite."""
+    """Return the sum along the second axis; what does not count may be infinite."""
     used = np.flatnonzero(weights)
     return np.tensordot(of_rows[:, used], weights[used], (1, 0))
 
@@ -112,13 +112,13 @@ def check_shapes(old: ArvizGroups, new: ArvizGroups) -> None:
 
 
 def _in_plates(shape: tuple[int, ...], site: Observed) -> tuple[int, ...]:
-    """The shape with the sizes of a site's plates."""
+    """Return the shape with the sizes of a site's plates."""
     sizes = {plate.axis: plate.size for plate in site.plates}
     return tuple(sizes.get(axis, size) for axis, size in enumerate(shape))
 
 
 def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> dict[str, Any]:
-    """The fields of a changed result that say how it went.
+    """Return the fields of a changed result that say how it went.
 
     :param log_weights: at independent draws, of the density that the bound is of.
     """
@@ -176,7 +176,7 @@ def next_change(old: Any, q: DenseGaussian) -> Change:
 
 
 def fewer(old: Any, elements: np.ndarray) -> Change:
-    """Of rows left out, besides those that were before."""
+    """Return the change by rows left out, besides those that were before."""
     before = old.change or Change()
     left_out = np.unique(np.concatenate([before.left_out, elements]).astype(int))
     return dataclasses.replace(before, left_out=left_out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,26 +14,12 @@ from ngvi.inference.psis import EQUAL, from_log_weights
 from ngvi.inference.weights import why_undefined
 
 
-def pandas(what: str) -> Any:
-    """The library, imported when it is wanted.
-
-    :param what: needs it.
-    :raises ModuleNotFoundError: without it.
-    """
-    try:
-        import pandas
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{what} needs pandas: pip install pandas", name="pandas") from (
-            error
-        )
-    return pandas
-
-
 def summary_table(
     result: Any, var_names: str | Sequence[str] | None, prob: float, num_draws: int
 ) -> Any:
     """Return the table of ``summary``."""
-    frame = pandas("result.summary").DataFrame
+    import pandas
+
     if not is_number(prob, lambda value: 0 < value < 1):
         raise ValueError(f"prob must be between 0 and 1, got {prob!r}.")
     with result._at_end() as (problem, state):
@@ -60,26 +46,24 @@ def summary_table(
     weighed = np.full((3, len(labels)), np.nan)
     if log_weights is not None:
         weighed, why = _weighed(columns, log_weights, rounding)
-    found = frame({**table, **dict(zip(COLUMNS, weighed, strict=True))}, index=labels)
+    found = pandas.DataFrame({**table, **dict(zip(COLUMNS, weighed, strict=True))}, index=labels)
     if why:
         found.attrs["note"] = why
     return found
 
 
-#: Of what importance weights say.
+#: Columns of what importance weights say.
 COLUMNS = ("mean_shift", "sd_ratio", "k_hat")
 
 
 def _names(asked: Any, known: Collection[str]) -> list[str]:
-    """Of the sites that are asked for, all by default."""
+    """Return the names of the sites that are asked for, all by default."""
     if asked is None:
         return list(known)
-    is_one = isinstance(asked, str) or not isinstance(asked, Iterable)
-    names = [asked] if is_one else list(asked)
-    for name in names or [asked]:
-        if not isinstance(name, str) or name not in known:
-            listed = ", ".join(map(repr, known))
-            raise ValueError(f"var_names= has {name!r}; the latent sites are {listed}.")
+    names = [asked] if isinstance(asked, str) else list(asked)
+    if unknown := [name for name in names if name not in known]:
+        listed = ", ".join(map(repr, known))
+        raise ValueError(f"var_names= has {unknown[0]!r}; the latent sites are {listed}.")
     return names
 
 
@@ -93,7 +77,7 @@ def labels_of(name: str, shape: tuple[int, ...]) -> list[str]:
 def _weighed(
     columns: np.ndarray, log_weights: np.ndarray, rounding: float
 ) -> tuple[np.ndarray, str]:
-    """By column shift of the mean, ratio of standard deviations and k-hat; and a verdict."""
+    """Return shifts of means, ratios of standard deviations, k-hat, and a verdict."""
     centred = columns - columns.mean(0)
 
     def moments(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -113,7 +97,7 @@ def _weighed(
 
 
 def _shape(logs: np.ndarray) -> float:
-    """The tail's, of values times weights; minus infinity where all are equal."""
+    """Return the tail's shape for values times weights; -inf where all are equal."""
     logs = logs[np.isfinite(logs)]
     if not len(logs) or np.ptp(logs) == 0:
         return -np.inf

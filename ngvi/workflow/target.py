@@ -35,7 +35,7 @@ class RestOfDensity:
 
     @classmethod
     def gaussian(cls, q: DenseGaussian) -> RestOfDensity:
-        """That is a Gaussian."""
+        """Build one that is a Gaussian."""
 
         def log_density(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return q.log_prob(theta), (q.mean - theta) @ q.precision
@@ -46,9 +46,7 @@ class RestOfDensity:
         return found
 
     def under(self, q: DenseGaussian) -> Expected:
-        """Exact for a Gaussian prior, which is recognised, and by quadrature of its terms;
-        otherwise from points.
-        """
+        """Return expectations: exact for a Gaussian, by quadrature of terms, or from points."""
         if self._exact is None and not self._is_looked_at:
             self._look(q if q.mean.ndim == 1 else q.take(0))
         if self._exact is not None:
@@ -56,7 +54,7 @@ class RestOfDensity:
         return self._by_points(q)[0] if self._terms is None else self._of_terms(q, self._terms)
 
     def _look(self, q: DenseGaussian) -> None:
-        """Whether it is a quadratic function, whose gradient is affine."""
+        """Look whether it is a quadratic function, whose gradient is affine."""
         found, affine, size = self._by_points(q)
         self._is_looked_at = True
         if (np.abs(affine) <= self._affine * size).all():
@@ -64,7 +62,7 @@ class RestOfDensity:
             self._exact = q.mean, dataclasses.replace(found, value=found.value + inside)
 
     def _by_points(self, q: DenseGaussian) -> tuple[Expected, np.ndarray, np.ndarray]:
-        """And what is left of the gradients beside affine ones, and how large they are."""
+        """Return expectations, what is not affine of the gradients, and their sizes."""
         theta = q.sample(points(q.dim)[0])
         values, gradients = self._log_density(theta.reshape(-1, q.dim))
         values, gradients = values.reshape(theta.shape[:-1]), gradients.reshape(theta.shape)
@@ -101,7 +99,7 @@ class Target:
 
     @classmethod
     def of(cls, rows: ObservedRows, q: DenseGaussian | None = None) -> Target:
-        """Of a model's log density.
+        """Build the target of a model's log density.
 
         :param q: near which elements with kinks are told from smooth ones.
         """
@@ -118,7 +116,7 @@ class Target:
         return cls(rows, prior, rows.weights, predictors)
 
     def changed(self, change: Change) -> Target:
-        """With another prior, and without rows that are left out."""
+        """Return it with another prior, and without rows that are left out."""
         new = self.without(change.left_out)
         if change.mean is None or change.factor is None:
             return new
@@ -126,25 +124,25 @@ class Target:
         return dataclasses.replace(new, prior=prior, is_models_prior=False)
 
     def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
-        """Of all elements at latent vectors ``(K, d)``, shape ``(K, M)``."""
+        """Return log likelihoods at latent vectors ``(K, d)``, shape ``(K, M)``."""
         if self.predictors is not None:
             return self.predictors.values(self.predictors.at(theta))
         return self.rows.log_likelihood(theta)
 
     def without(self, elements: np.ndarray | int) -> Target:
-        """The same without some elements."""
+        """Return it without some elements."""
         weights = self.weights.copy()
         weights[elements] = 0.0
         return dataclasses.replace(self, weights=weights)
 
     def sites(self, q: DenseGaussian) -> ElementSites:
-        """Of all elements under a Gaussian."""
+        """Return the sites of all elements under a Gaussian."""
         if self.predictors is not None:
             return PredictorSites.under(self.predictors, q)
         return PointSites.under(self.rows, q)
 
     def under(self, q: DenseGaussian, weights: np.ndarray) -> Expected:
-        """The whole target's, under one Gaussian or several.
+        """Return the whole target's expectations, under one Gaussian or several.
 
         :param weights: how many times each element counts, shape ``(M,)``, or ``(U, M)``.
         """
@@ -165,7 +163,7 @@ class Target:
 
 
 def depends(target: Target, q: DenseGaussian) -> np.ndarray:
-    """Which latents each element depends on, near the posterior; shape ``(M, d)``."""
+    """Return which latents each element depends on, near the posterior, shape ``(M, d)``."""
     if target.predictors is not None:
         return (target.predictors.slopes != 0).any(0)
     noise, _ = points(q.dim)

@@ -1,4 +1,4 @@
-"""Which observations are left out together: rows, or groups by the name of a plate."""
+"""Units of observations that are left out together: rows, or groups by a plate's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ngvi.workflow.rows import ObservedRows, RowSite
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """Elements of the observed sites by what is left out together.
+    """Elements of the observed sites, by what is left out together.
 
     :param plates: whose elements the units are, with their sizes.
     :param of_element: the unit of each element, shape ``(M,)``.
@@ -27,21 +27,21 @@ class Units:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """By plate."""
+        """The sizes by plate."""
         return tuple(size for _, size in self.plates)
 
     @property
     def count(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         return int(np.prod(self.shape, dtype=int))
 
     @property
     def are_single(self) -> bool:
-        """Whether each unit is one element."""
+        """True if each unit is one element."""
         return bool((np.bincount(self.of_element, minlength=self.count) == 1).all())
 
     def numbers(self, given: Any) -> np.ndarray:
-        """Numbers of units as a user gives them, sorted, each once.
+        """Return numbers of units as a user gives them, sorted, each once.
 
         :raises ValueError: for what are none.
         """
@@ -51,27 +51,27 @@ class Units:
             known = np.empty(0)
         if known.dtype.kind not in "iu" or ((known < 0) | (known >= self.count)).any():
             raise ValueError(
-                f"rows must be numbers of rows from 0 to {self.count - 1}, got {given!r}. Those of "
-                "a mask are np.flatnonzero(mask)."
+                f"rows must be numbers of rows from 0 to {self.count - 1}, got {given!r}; for a "
+                "mask, np.flatnonzero(mask)."
             )
         return known
 
     def elements(self, unit: int) -> np.ndarray:
-        """The elements of a unit."""
+        """Return the elements of a unit."""
         return np.flatnonzero(self.of_element == unit)
 
     def observed(self, is_masked: np.ndarray) -> np.ndarray:
-        """Which units have an element that no mask leaves out, shape ``(R,)``."""
+        """Return which units have an element that no mask leaves out, shape ``(R,)``."""
         return self.sums((~is_masked).astype(float)) > 0
 
     def sums(self, of_elements: np.ndarray) -> np.ndarray:
-        """Sums over each unit's elements, along the last axis."""
+        """Return sums over each unit's elements, along the last axis."""
         found = np.zeros((self.count, *of_elements.shape[:-1]))
         np.add.at(found, self.of_element, np.moveaxis(of_elements, -1, 0))
         return np.moveaxis(found, 0, -1)
 
     def label(self, unit: int) -> str:
-        """``"rows[3]"``, or ``"days[3], people[1]"``."""
+        """Return ``"rows[3]"``, or ``"days[3], people[1]"``."""
         index = np.unravel_index(unit, self.shape)
         names = zip(self.plates, index, strict=True)
         return ", ".join(f"{name}[{int(i)}]" for (name, _), i in names)
@@ -84,24 +84,14 @@ def check_rows(rows: ObservedRows, factors: Iterable[str], ppl: str) -> None:
     :param ppl: whose words are used.
     :raises ValueError: saying how to write it.
     """
+    example = f"with {ppl}.plate('rows', len(y)): {ppl}.sample('y', ..., obs=y)"
     if not rows.sites:
-        names = ", ".join(repr(name) for name in factors)
-        why = (
-            f"its likelihood is in the factor {names}"
-            if names
-            else "it observes nothing (was the response left out?)"
-        )
-        raise ValueError(
-            f"With these arguments the model has no rows: {why}. Write it as an observed site "
-            f"in a plate, with {ppl}.plate('rows', len(y)): {ppl}.sample('y', ..., obs=y)."
-        )
+        names = ", ".join(map(repr, factors))
+        why = f"its likelihood is in the factor {names}" if names else "it observes nothing"
+        raise ValueError(f"With these arguments the model has no rows: {why}. Write {example}.")
     for site in rows.sites:
         if not site.plates:
-            raise ValueError(
-                f"The observed site '{site.name}' is in no plate, so that nobody knows which of "
-                f"its numbers are one row. Write it as: with {ppl}.plate('rows', len(y)): "
-                f"{ppl}.sample('{site.name}', ..., obs=y)."
-            )
+            raise ValueError(f"The observed site '{site.name}' is in no plate. Write {example}.")
 
 
 def make_units(
@@ -110,13 +100,11 @@ def make_units(
     latents: Iterable[Site],
     depends: Callable[[], np.ndarray],
 ) -> Units:
-    """Units by a plate's name; by default all plates of the observed sites together.
+    """Return units by a plate's name, by default of all plates of the observed sites together.
 
     :param depends: which latents each element depends on, shape ``(M, d)``.
     :raises ValueError: for a plate that tells no elements apart.
     """
-    if not (plate is None or isinstance(plate, str)):
-        raise TypeError(f"plate must be the name of one plate, or None, got {plate!r}.")
     of_rows = [{p.name for p in site.plates} for site in rows.sites]
     latents = tuple(latents)
     if plate is None:
@@ -125,14 +113,10 @@ def make_units(
                 f"'{site.name}' in {', '.join(map(repr, sorted(names)))}"
                 for site, names in zip(rows.sites, of_rows, strict=True)
             )
-            way_out = "say of which an element is left out, plate='...'"
-            if not set.intersection(*of_rows):
-                way_out = (
-                    "they are in no plate together, and so have no rows: name a plate around "
-                    "latents of which each observation depends on one element, or ask a model of "
-                    "one of them"
-                )
-            raise ValueError(f"The observed sites are in different plates ({words}): {way_out}.")
+            raise ValueError(
+                f"The observed sites are in different plates ({words}): say of which an element is "
+                "left out, plate='...', of observations or of latents that each depends on."
+            )
         # Whichever was entered first: rows are numbered as the data are in memory.
         plates = tuple(sorted(rows.sites[0].plates, key=lambda p: p.axis))
         return _by_index(rows, [p.name for p in plates], _shared(plates, latents))
@@ -140,18 +124,10 @@ def make_units(
         return _by_index(rows, [plate], {})
     inside = [site for site in latents if plate in site.plate_names]
     if not inside:
-        outside = [
-            s.name for s, names in zip(rows.sites, of_rows, strict=True) if plate not in names
-        ]
-        if len(outside) < len(rows.sites):
-            raise ValueError(
-                f"The observed {', '.join(map(repr, outside))} is not in plate {plate!r}, and "
-                "belongs to none of its elements: name a plate around all observed sites, or one "
-                "around latents of which each observation depends on one element."
-            )
         known = sorted(set().union(*of_rows, *(site.plate_names for site in latents)))
         raise ValueError(
-            f"There is no plate {plate!r}; the plates are {', '.join(map(repr, known)) or 'none'}."
+            f"There is no plate {plate!r} around all observed sites, or around latents; the plates "
+            f"are {', '.join(map(repr, known))}."
         )
     return _by_latents(plate, inside, depends())
 
@@ -181,14 +157,14 @@ def _by_index(rows: ObservedRows, names: list[str], shared: dict[str, tuple[str,
 def _index_along(site: RowSite, index: np.ndarray, axis: int, size: int) -> np.ndarray:
     if axis < 0 or site.shape[axis] != size:
         raise ValueError(
-            f"The observed site '{site.name}' has one value for all elements of a plate of {size}: "
-            "its rows cannot be told apart. Give it data of the plate's size."
+            f"The observed site '{site.name}' has one value for all elements of a plate of {size}. "
+            "Give it data of the plate's size."
         )
     return index[axis]
 
 
 def _by_latents(plate: str, inside: list[Site], depends: np.ndarray) -> Units:
-    """The group of each element is that of the latents that it depends on."""
+    """Return units in which the group of an element is that of its latents."""
     size = next(p.size for p in inside[0].plates if p.name == plate)
     member = np.zeros((len(depends), size), bool)
     for site in inside:
@@ -197,10 +173,8 @@ def _by_latents(plate: str, inside: list[Site], depends: np.ndarray) -> Units:
     counts = member.sum(1)
     if (counts != 1).any():
         first = int(np.flatnonzero(counts != 1)[0])
-        what = "none" if counts[first] == 0 else f"{counts[first]}"
         raise ValueError(
-            f"Element {first} of the observations depends on latents of {what} of the elements of "
-            f"plate {plate!r}, so that it belongs to no single one of them: leave out elements of "
-            "another plate."
+            f"Element {first} of the observations depends on latents of {counts[first]} elements "
+            f"of plate {plate!r}, not of one: leave out elements of another plate."
         )
     return Units(((plate, size),), member.argmax(1))

@@ -37,7 +37,7 @@ NUMBERS_AT_ONCE = 2**18
 
 
 class ModelRows:
-    """Those of a model and its guide.
+    """Log likelihoods of the rows of a model and its guide.
 
     :param here: the Gaussians by the guide's sites.
     :param is_mapped: whether latents are no affine functions of the Gaussians' coordinates.
@@ -96,7 +96,7 @@ class ModelRows:
     def _summed(
         self, theta: np.ndarray, weights: np.ndarray, prior: float
     ) -> tuple[np.ndarray, ...]:
-        """The elements, their weighted sums and the gradients of these."""
+        """Return the elements, their weighted sums and the gradients of these."""
         arrays = theta.astype(self._dtype), weights.astype(self._dtype)
         parts = (blocks(array, self._at_once) for array in arrays)
         times = self._dtype.type(prior)
@@ -105,7 +105,7 @@ class ModelRows:
 
     @property
     def _at_once(self) -> int:
-        """One number, so that one program does for any number of draws."""
+        """The size of a call, so that one program does for any number of draws."""
         return min(VALUES_AT_ONCE, max(1, NUMBERS_AT_ONCE // max(1, len(self.weights))))
 
     def _program(self, name: str, runs_once: bool = False) -> Callable[..., Any]:
@@ -115,8 +115,7 @@ class ModelRows:
         return lambda *arrays: run(self._held, *arrays, self._arguments.arrays)
 
     def _parts(self, facts: dict[str, _Facts], theta: jax.Array, arrays: list) -> tuple:
-        """The elements by site, the rest of the log density, how many times each element counts, by
-        site, and where masks let it count.
+        """Return the elements by site, the rest of the log density, weights and masks.
 
         :param facts: of the sites, which are written here.
         """
@@ -193,7 +192,7 @@ class ModelRows:
         return Predictors(offset, slope, of_all, self.eps)
 
     def _numbers(self, latents: list, terms: list[Term], rest: AdditiveTerms | None) -> list[tuple]:
-        """Offsets and slopes of all predictors, and the rest's value and slopes at terms of 0."""
+        """Return offsets and slopes of all predictors, and the rest's value and slopes at zero."""
         own = AdditiveTerms(terms[0].node, tuple(latents), tuple(terms))
         own.check_size(sum(self._dims))
         found = [self._affine(own)]
@@ -215,7 +214,7 @@ class ModelRows:
 
 
 class _Facts(NamedTuple):
-    """What a site is, whatever its values."""
+    """Facts about a site, whatever its values."""
 
     site: RowSite
     is_observed: bool
@@ -233,7 +232,7 @@ class _Facts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Programs:
-    """Of the elements at one latent vector or many; each is given the arrays that they hold.
+    """Programs of the elements at latent vectors; each is given the arrays that they hold.
 
     :param parts: see :meth:`ModelRows._parts`.
     """
@@ -260,7 +259,7 @@ class _Programs:
     def sums(
         self, held: list, theta: jax.Array, weights: jax.Array, prior: jax.Array, arrays: list
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The elements, the log density with so many times each, and its gradient."""
+        """Return the elements, the weighted log density, and its gradient."""
 
         def value(one: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
             parts, rest, *_ = self.parts(held, one, arrays)
@@ -273,7 +272,7 @@ class _Programs:
         return values, sums, slopes
 
     def counted(self, held: list, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
-        """How many times each element counts, and where masks let it count."""
+        """Return how many times each element counts, and where masks let it count."""
         _, _, scales, masks = self.parts(held, theta, arrays)
         return _in_a_row(scales), _in_a_row(masks)
 

@@ -20,7 +20,7 @@ Sites = dict[str, dict[str, Any]]
 
 
 def observed(sites: Sites) -> dict[str, Observed]:
-    """The data in a run; a factor is an observed site, and has none."""
+    """Return the data in a run; a factor is an observed site, and has none."""
     found = {}
     for name, site in sites.items():
         if has_data(site):
@@ -32,7 +32,7 @@ def observed(sites: Sites) -> dict[str, Observed]:
 
 
 def drawn_besides(sites: Sites) -> list[str]:
-    """What a run draws at random though it is given the latents: enumerated sites, minibatches."""
+    """Return what a run draws although it is given the latents: enumerated sites, minibatches."""
     found = []
     for name, site in sites.items():
         if site["type"] == "plate":
@@ -59,7 +59,7 @@ class ModelRuns:
         self._arguments = Arguments(args, kwargs)
 
     def first(self, latents: dict[str, Any]) -> Sites:
-        """The sample sites and plates of a run with these latents."""
+        """Return the sample sites and plates of a run with these latents."""
         known, (args, kwargs) = {**self._params, **latents}, self._run
         seeded = handlers.seed(handlers.substitute(self._model, data=known), self._keys[1])
         with handlers.block():
@@ -68,7 +68,7 @@ class ModelRuns:
         return {name: {**site, "is_given": name in known} for name, site in sites.items()}
 
     def log_likelihood(self, draws: dict[str, jax.Array]) -> Draws:
-        """Of all draws, by observed site, without the plates' scale."""
+        """Return log likelihoods of all draws by observed site, without the plates' scale."""
 
         def of_one(latents: dict, key: jax.Array, args: tuple, kwargs: dict) -> dict:
             seeded, known = handlers.seed(self._model, key), {**self._params, **latents}
@@ -79,11 +79,11 @@ class ModelRuns:
         return self._mapped(of_one, draws, len(next(iter(draws.values()))))
 
     def replicated(self, draws: dict[str, jax.Array]) -> Draws:
-        """At each draw all sites but the given ones, the observed ones drawn anew."""
+        """Draw all sites but the given ones at each draw, the observed ones anew."""
         return self._mapped(self._drawn, draws, len(next(iter(draws.values()))))
 
     def prior(self, count: int) -> Draws:
-        """Draws of all sites, none of them observed."""
+        """Draw all sites, none of them observed."""
         return self._mapped(self._drawn, {}, count)
 
     def _drawn(self, latents: dict, key: jax.Array, args: tuple, kwargs: dict) -> dict:
@@ -105,10 +105,10 @@ class ModelRuns:
 
 
 def unscaled(site: dict[str, Any], log_prob: jax.Array) -> jax.Array:
-    """An observed site's log density without its scale, which may be zero."""
+    """Return an observed site's log density without its scale, which may be zero."""
     return log_prob if site["scale"] is None else site["fn"].log_prob(site["value"])
 
 
 def has_data(site: dict[str, Any]) -> bool:
-    """Whether a site is observed data, and no factor."""
+    """Return whether a site is observed data, and no factor."""
     return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0

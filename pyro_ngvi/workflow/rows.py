@@ -31,7 +31,7 @@ WEIGHTS = "_ngvi_weights"
 
 
 class ModelRows:
-    """Those of a model and its guide.
+    """Log likelihoods of the rows of a model and its guide.
 
     :param density: of one set of arguments.
     :param here: the Gaussians by the guide's sites.
@@ -69,7 +69,7 @@ class ModelRows:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Runs within are recorded, and stay what they are."""
+        """Record runs within, which stay what they are."""
         with Replays() as replays:
             self._replay(replays)
             yield
@@ -131,7 +131,7 @@ class ModelRows:
         return _flat(self._parts(latents)[0], self.sites)[0]
 
     def _parts(self, latents: dict[str, Tensor]) -> tuple[dict[str, Tensor], Any]:
-        """The elements by site, and the rest of the log density."""
+        """Return the elements by site, and the rest of the log density."""
         of_model, of_guide = self._density.traces(latents)
         names = {site.name for site in self.sites}
         rest = -of_guide.log_prob_sum()
@@ -201,7 +201,7 @@ class ModelRows:
 
 
 def _forward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
-    """Values and slopes at one draw, one latent after another.
+    """Return values and slopes at one draw, one latent after another.
 
     Backward twice: torch takes a fifth of a second to import its rules for the way forward.
     """
@@ -221,7 +221,7 @@ def _forward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
 
 
 def _backward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
-    """The same one element after another."""
+    """Return values and slopes at one draw, one element after another."""
 
     def at(latents: dict[str, Tensor]) -> dict[str, Tensor]:
         value, back, *_ = torch.func.vjp(function, latents)

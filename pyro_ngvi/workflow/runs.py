@@ -30,7 +30,7 @@ class Unobserved(UnconditionMessenger):
 
 
 def observed(sites: Sites) -> dict[str, Observed]:
-    """The data in a run; a factor is an observed site, and has none."""
+    """Return the data in a run; a factor is an observed site, and has none."""
     found = {}
     for name, site in sites.items():
         if site["is_observed"] and has_data(site):
@@ -42,7 +42,7 @@ def observed(sites: Sites) -> dict[str, Observed]:
 
 
 def drawn_besides(sites: Sites) -> list[str]:
-    """What a run draws at random though it is given the latents: enumerated sites, minibatches."""
+    """Return what a run draws although it is given the latents: enumerated sites, minibatches."""
     return [
         name
         for name, site in sites.items()
@@ -63,7 +63,7 @@ class ModelRuns:
         self._model, self._run = model, (args, kwargs)
 
     def first(self, latents: dict[str, Tensor], model: Callable | None = None) -> Sites:
-        """The sample sites of a run with these latents, which do not count as observed."""
+        """Return the sample sites of a run with these latents, which do not count as observed."""
         args, kwargs = self._run
         with quiet(), poutine.block():
             conditioned = poutine.condition(model or self._model, latents)
@@ -79,15 +79,15 @@ class ModelRuns:
         }
 
     def log_likelihood(self, draws: dict[str, Tensor]) -> Draws:
-        """Of all draws, by observed site, without the plates' scale."""
+        """Return log likelihoods of all draws by observed site, without the plates' scale."""
         return _numbers(map(self._log_likelihood, by_draw(draws)))
 
     def replicated(self, draws: dict[str, Tensor]) -> Draws:
-        """At each draw all sites, the observed ones drawn anew."""
+        """Draw all sites at each draw, the observed ones anew."""
         return _numbers(map(self._drawn, by_draw(draws)))
 
     def prior(self, count: int) -> Draws:
-        """Draws of all sites, none of them observed."""
+        """Draw all sites, none of them observed."""
         return _numbers(self._drawn({}) for _ in range(count))
 
     def _log_likelihood(self, latents: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -106,7 +106,7 @@ class ModelRuns:
 
 
 def by_draw(draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """The values of one draw after the other."""
+    """Yield the values of one draw after the other."""
     for index in range(len(next(iter(draws.values())))):
         yield {name: value[index] for name, value in draws.items()}
 
@@ -130,6 +130,6 @@ def _numbers(runs: Iterable[dict[str, Tensor]]) -> Draws:
 
 
 def has_data(site: dict[str, Any]) -> bool:
-    """Whether a site may be data: no factor, nothing computed."""
+    """Return whether a site may be data: no factor, nothing computed."""
     is_computed = site["infer"].get("_deterministic") or site_is_subsample(site)
     return not is_computed and site["value"].numel() > 0

@@ -93,9 +93,9 @@ def _groups(data):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"coords": {"group": NAMES}}, "coords= labels 'group'; the axes with names are"),
-        ({"coords": {"groups": NAMES[1:]}}, "3 labels of 'groups', which has 4 elements"),
-        ({"dims": {"effects": ["groups"]}}, "dims= names 'effects'; the variables are"),
+        ({"coords": {"group": NAMES}}, "coords= has 4 labels of 'group'; the axes with names are"),
+        ({"coords": {"groups": NAMES[1:]}}, "coords= has 3 labels of 'groups'; the axes"),
+        ({"dims": {"effects": ["groups"]}}, "dims= gives 'effects' the axes ['groups']; shapes"),
         ({"dims": {"effect": ["a", "b"]}}, "gives 'effect' the axes ['a', 'b']"),
     ],
 )
