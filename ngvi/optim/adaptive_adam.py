@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ngvi.optim.rule import TINY, Algebra, Array, Number
+from ngvi.optim.rule import COMMON, TINY, Algebra, Array, Number
 
 
 class AdamState(NamedTuple):
@@ -36,20 +36,14 @@ class AdaptiveAdamRule(NamedTuple):
     """The rule of one tensor, and its numbers."""
 
     first_rate: float = 1e-2
-    growth: float = 1.2
     smallest_rate: float = 1e-5
-    decay: float = 0.9  #: of the average of gradients
-    square_decay: float = 0.99  #: of their squares
-    #: The largest step, by the root mean square of the tensor's elements, or by the next. A number
-    #: is often a logarithm, and has its own: from zero a tenth of itself is no step at all.
-    largest_step: float = 0.1
-    smallest_size: float = 0.1
-    smallest_number: float = 1.0
-    #: The average begins anew (O'Donoghue and Candes, 2015, *Adaptive restart*) where the cosine is
-    #: below the first and the gradient less than so much of the average.
+    square_decay: float = 0.99  #: Part of the mean square of gradients that a step leaves.
+    #: Part of a size that counts as small: the largest step by the root mean square of a tensor's
+    #: elements, the smallest such size, a gradient by its average that restarts it, and the new
+    #: rate by the old one after a step that led to where nothing is finite.
+    tenth: float = 0.1
+    #: Cosine below which the average begins anew (O'Donoghue and Candes, 2015, *Adaptive restart*).
     restart_cosine: float = -0.5
-    restart_size: float = 0.1
-    shrinkage: float = 0.1  #: of the rate, by a step that led to where nothing is finite
 
     def start(self, parameter: Array) -> AdamState:
         """Before the first step."""
@@ -70,10 +64,10 @@ class AdaptiveAdamRule(NamedTuple):
         squares = (fresh**2).sum(), (last**2).sum()
         size = (squares[0] * squares[1]) ** 0.5
         cosine = on.where(size > 0, (fresh * last).sum() / on.where(size > 0, size, 1.0), 0.0)
-        is_stale = (cosine < self.restart_cosine) & (squares[0] < self.restart_size**2 * squares[1])
-        decay = on.where(is_stale, 0.0, self.decay)
-        mean = decay * last + (1.0 - self.decay) * fresh
-        rate = state.rate * self.growth**cosine
+        is_stale = (cosine < self.restart_cosine) & (squares[0] < self.tenth**2 * squares[1])
+        decay = on.where(is_stale, 0.0, COMMON.memory)
+        mean = decay * last + (1.0 - COMMON.memory) * fresh
+        rate = state.rate * COMMON.growth**cosine
         largest = self._largest_rate(on, parameter, mean, count)
         rate = on.where(rate > largest, largest, rate)
         rate = on.where(rate < self.smallest_rate, self.smallest_rate, rate)
@@ -84,20 +78,21 @@ class AdaptiveAdamRule(NamedTuple):
         root = math.prod(parameter.shape) ** 0.5
         size, length = (
             (parameter**2).sum() ** 0.5,
-            (mean**2).sum() ** 0.5 / (1.0 - self.decay**count),
+            (mean**2).sum() ** 0.5 / (1.0 - COMMON.memory**count),
         )
-        smallest = self.smallest_number if root == 1 else self.smallest_size * root
+        # A number is often a logarithm: from zero a tenth of itself is no step at all.
+        smallest = 1.0 if root == 1 else self.tenth * root
         size = on.where(size > smallest, size, smallest)
         # Of a number the next sign says at once that it has gone too far. A tensor's cosines are
         # small: its rate must not make up for gradients that vanish, and be too large when they
         # return.
         length = on.where(length > TINY, length, TINY) if root == 1 else root
-        return self.largest_step * size / length
+        return self.tenth * size / length
 
     def change(self, state: AdamState, count: Number) -> Array:
         """The step that the state after :meth:`advance` says."""
-        return -state.rate / (1.0 - self.decay**count) * state.mean
+        return -state.rate / (1.0 - COMMON.memory**count) * state.mean
 
     def shortened(self, state: AdamState) -> AdamState:
         """After a step that led to where nothing is finite, and that has been taken back."""
-        return state._replace(mean=0.0 * state.mean, rate=self.shrinkage * state.rate)
+        return state._replace(mean=0.0 * state.mean, rate=self.tenth * state.rate)

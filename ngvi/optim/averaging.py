@@ -34,9 +34,6 @@ class AveragedMean(NamedTuple):
     #: Of the average: step ``t`` counts ``t^(weight - 1)``-fold, as if ``earlier`` had gone before.
     earlier: float = 10.0
     weight: float = 3.0
-    longest: float = (
-        1.0  #: step of an independent latent, in its standard deviations after the step
-    )
 
     def begin(self, families: Families) -> Array:
         """``z - x`` before the first step, shape ``(d,)``, of all families together."""
@@ -65,5 +62,4 @@ class AveragedMean(NamedTuple):
     def _bounded(self, end: Any, step: Array) -> Array:
         if end.couples() != "none":
             return step
-        longest = self.longest * end.stddev
-        return end.xp.clip(step, -longest, longest)
+        return end.xp.clip(step, -end.stddev, end.stddev)

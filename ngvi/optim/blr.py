@@ -14,9 +14,9 @@ from ngvi.optim.rule import Algebra, Array, Families, Number, Rates
 from ngvi.optim.step_decay import DecayState, StepDecay
 from ngvi.optim.subsampled_latents import MoveCounts, SubsampledLatents, none_yet
 from ngvi.optim.trust_region import (
-    LineSearch,
     TrustRegion,
     TrustRegionState,
+    first_state,
     longest_within,
     slopes,
 )
@@ -71,7 +71,6 @@ class BlrRule(NamedTuple):
     is_noisy: bool = False  #: whether single draws' curvature is to be corrected for its noise
     largest_change: float | None = None  #: of a mean field's precision in a step, as a part of it
     trust_region: TrustRegion = TrustRegion()
-    line_search: LineSearch = LineSearch()
     quasi_newton: QuasiNewton = QuasiNewton()
 
     @classmethod
@@ -93,7 +92,7 @@ class BlrRule(NamedTuple):
         still, loc = direction.zeros(families), on.means(families)
         decays = isinstance(self.step_size, StepDecay)
         return BlrState(
-            on.kept(DecayState() if decays else TrustRegionState(), families),
+            on.kept(DecayState(0.0, 0.0) if decays else first_state(), families),
             still,
             on.means(still) if self.momentum and not decays else None,
             self.quasi_newton.empty(on, families, loc) if self._accelerates(families) else None,
@@ -174,7 +173,7 @@ class BlrRule(NamedTuple):
             slope, square = on.numbers(*(sum(same) for same in zip(*found, strict=True)))
             decay = self.step_size.judge(DecayState(*state.progress), slope, count)
             rate = self.step_size.rate(decay, square, sum(family.dim for family in families))
-            return _Known(TrustRegionState(), on.kept(decay, families), rate, [], None)
+            return _Known(first_state(), on.kept(decay, families), rate, [], None)
         progress, memory = TrustRegionState(*state.progress), state.memory
         if not self._adapts:
             return _Known(progress, state.progress, self.step_size, [], None)
@@ -242,8 +241,8 @@ class BlrRule(NamedTuple):
         first: Any = math.inf
         if any(map(steps.attempts_are_costly, families)):
             # Elsewhere what it saves is less than what shorter steps cost.
-            first = on.cast(self.line_search.promising(on, progress, radius), families)
-        return longest_within(on, radius, path, rho, first, self.line_search)
+            first = on.cast(self.trust_region.promising(on, progress, radius), families)
+        return longest_within(on, radius, path, rho, first)
 
     @property
     def _averaging(self) -> AveragedMean:

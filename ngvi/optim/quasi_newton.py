@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ngvi.optim.rule import Algebra, Array, Families, Number
+from ngvi.optim.rule import COMMON, Algebra, Array, Families, Number
 from ngvi.optim.two_loop import Pairs, first_loop, second_loop
 
 #: What a square is at most, so that an average recovers from it in single precision.
@@ -29,9 +29,9 @@ LARGEST_SQUARE = 1e30
 class GradientNoise(NamedTuple):
     """What distinguishes noise in ``g``: ``|g|^2`` in the variances of ``q``, in nats."""
 
-    size: Number = 0.0  #: its running average since it was last halved
-    least: Number = 0.0  #: what it was then; 0 before there was a gradient
-    sign_changes: Number = 0  #: of the mean until then
+    size: Number  #: Running average since it was last halved.
+    least: Number  #: Its size when it was last halved; 0 before there was a gradient.
+    sign_changes: Number  #: Number of the mean's sign changes until then.
 
 
 class QuasiNewtonMemory(NamedTuple):
@@ -66,15 +66,14 @@ class QuasiNewton(NamedTuple):
     max_numbers: int = 2_000_000  #: Numbers of all steps and gradient changes ``y`` together.
     #: Sign changes of a gradient, since ``|g|^2`` was last halved, after which it is noise.
     sign_changes: int = 5
-    halved: float = 0.5
-    decay: float = 0.9  #: Decay of the running average of the noise's size.
-    loud: float = 8.0  #: a pair counts if ``|y|^2`` is so many times that; two are its own noise
+    #: Size of ``|y|^2`` from which on a pair counts, by that of the noise; two are its own noise.
+    loud: float = 8.0
 
     def empty(self, on: Algebra, families: Families, loc: Array) -> QuasiNewtonMemory:
         """No pairs yet, for means of this shape."""
         pairs = on.no_rows(self._most(loc), loc)
         return QuasiNewtonMemory(
-            pairs, pairs, pairs.sum(-1), 0.0 * loc, on.kept(GradientNoise(), families)
+            pairs, pairs, pairs.sum(-1), 0.0 * loc, on.kept(GradientNoise(0.0, 0.0, 0.0), families)
         )
 
     def look(
@@ -121,8 +120,8 @@ class QuasiNewton(NamedTuple):
         self, on: Algebra, noise: GradientNoise, size: Number, sign_changes: Number
     ) -> GradientNoise:
         size = on.minimum(size, LARGEST_SQUARE)
-        is_halved = (noise.least <= 0) | (size < self.halved * noise.least)
-        average = self.decay * noise.size + (1 - self.decay) * size
+        is_halved = (noise.least <= 0) | (size < 0.5 * noise.least)
+        average = COMMON.memory * noise.size + (1 - COMMON.memory) * size
         since = on.minimum(noise.sign_changes, sign_changes)
         return GradientNoise(
             on.where(is_halved, size, average),

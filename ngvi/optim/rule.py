@@ -8,7 +8,7 @@ file in the packages makes an optimiser of its rule.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 #: A tensor of whichever library.
 Array = Any
@@ -20,6 +20,18 @@ Families = list[Any]
 TINY = 1e-37
 #: A step size: a number, a schedule, or one for each coordinate, as the package has it.
 Rates = Any
+
+
+class Common(NamedTuple):
+    """Numbers that several rules share."""
+
+    #: What a step that went too far adds to the inverse of a step size (Kesten, 1958).
+    decrease: float = 0.5
+    growth: float = 1.2  #: Factor of a length by a step along which all agrees.
+    memory: float = 0.9  #: Part of a running average that a step leaves.
+
+
+COMMON = Common()
 
 
 class Rule(Protocol):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ngvi.errors import check_momentum, check_step_size, is_auto
 from ngvi.families import direction
-from ngvi.optim.rule import TINY, Algebra, Families, Number, Rates, Rule
+from ngvi.optim.rule import COMMON, TINY, Algebra, Families, Number, Rates, Rule
 
 
 class SnngmRule(NamedTuple):
@@ -78,9 +78,9 @@ class StepState(NamedTuple):
     """What is remembered of means, or of scales."""
 
     limit: Number  #: of the Fisher length of a gradient that enters
-    inverse_rho: Number = 1.0
-    agreement: Number = 0.0  #: smoothed cosine
-    length: Number = 0.0  #: Fisher length of the last step
+    inverse_rho: Number
+    agreement: Number  #: Smoothed cosine.
+    length: Number  #: Fisher length of the last step.
 
 
 class AdaptiveStep(NamedTuple):
@@ -109,13 +109,14 @@ class AdaptiveStep(NamedTuple):
     more.
     """
 
-    first_limit: float = 0.2  #: in Fisher length
-    smallest_limit: float = 0.01 * 0.2
-    growth: float = 1.2
-    decrease: float = 0.5
-    recovery: float = 0.8
-    smoothing: float = 0.9
-    clearly_positive: float = 0.3  #: the smoothed cosine above which ``rho`` grows
+    first_limit: float = 0.2  #: First limit, in Fisher length; the smallest is a hundredth of it.
+    recovery: float = 0.8  #: Factor of ``1 / rho`` where the smoothed cosine is clearly positive.
+    clearly_positive: float = 0.3  #: Smoothed cosine above which ``rho`` grows.
+
+    @property
+    def smallest_limit(self) -> float:
+        """The smallest limit, in Fisher length."""
+        return 0.01 * self.first_limit
 
     def judge(
         self, on: Algebra, state: StepState, slope: Number, norm: Number, count: Number
@@ -130,13 +131,13 @@ class AdaptiveStep(NamedTuple):
         cosine = on.where(known, slope / on.where(known, norm * state.length, 1.0), 0.0)
         cosine = on.minimum(on.maximum(cosine, -1.0), 1.0)
         # The mean of the cosines so far, as long as they are few.
-        weight = (1 - self.smoothing) / (1 - self.smoothing ** on.maximum(count, 1.0))
+        weight = (1 - COMMON.memory) / (1 - COMMON.memory ** on.maximum(count, 1.0))
         agreement = state.agreement + weight * (cosine - state.agreement)
-        changed = on.maximum(state.limit * self.growth**cosine, self.smallest_limit)
+        changed = on.maximum(state.limit * COMMON.growth**cosine, self.smallest_limit)
         limit = on.where(norm > state.limit * state.inverse_rho, changed, state.limit)
         agrees = agreement > self.clearly_positive
         inverse_rho = on.where(agrees, self.recovery, 1.0) * state.inverse_rho
-        inverse_rho = inverse_rho + on.where(agreement < 0, self.decrease, 0.0)
+        inverse_rho = inverse_rho + on.where(agreement < 0, COMMON.decrease, 0.0)
         return StepState(limit, on.maximum(inverse_rho, 1.0), agreement, state.length)
 
     def patience(self, on: Algebra, of_means: StepState, norm: Number) -> Number:
@@ -187,7 +188,10 @@ class AdaptiveSnngmRule(NamedTuple):
     adaptive: AdaptiveStep = AdaptiveStep()
 
     def init(self, families: Families) -> AdaptiveSnngmState:
-        still, first = direction.zeros(families), StepState(self.adaptive.first_limit)
+        still, first = (
+            direction.zeros(families),
+            StepState(self.adaptive.first_limit, 1.0, 0.0, 0.0),
+        )
         return AdaptiveSnngmState(self.algebra.kept((first, first), families), still, still)
 
     def step(

@@ -26,8 +26,8 @@ from ngvi.optim.rule import TINY, Algebra, Number
 class DecayState(NamedTuple):
     """What the rule remembers."""
 
-    frequency: Number = 0.0  #: the part of recent steps with a negative slope at their end
-    count: Number = 0.0  #: ``n``
+    frequency: Number  #: Part of the recent steps with a negative slope at their end.
+    count: Number  #: ``n``.
 
 
 class StepDecay(NamedTuple):
@@ -41,9 +41,6 @@ class StepDecay(NamedTuple):
     earlier: float = 50.0
     weight: float = 4.0
     often: float = 0.52  #: the part of steps that is clearly more than half
-    #: In standard deviations, the root of the mean square over latents: no step is longer. A ``q``
-    #: that begins too wide would else move far off before its precision has grown.
-    longest: float = 1.0
 
     def judge(self, state: DecayState, slope: Number, count: Number) -> DecayState:
         """After a look at the end of the last step.
@@ -61,9 +58,12 @@ class StepDecay(NamedTuple):
     def rate(self, state: DecayState, square: Number, dim: int) -> Number:
         """The step size.
 
+        No step is longer than one standard deviation, the root of the mean square over latents: a
+        ``q`` that begins too wide would else move far off before its precision has grown.
+
         :param square: of the direction's length in standard deviations, over all latents.
         """
         on = self.algebra
         rate = self.first / (1.0 + state.count / self.halves) ** 0.5
-        longest = self.longest * (dim / on.maximum(square, TINY)) ** 0.5
+        longest = (dim / on.maximum(square, TINY)) ** 0.5
         return on.minimum(rate, longest)

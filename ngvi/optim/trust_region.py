@@ -32,47 +32,71 @@ import math
 from typing import Any, NamedTuple
 
 from ngvi.families import direction
-from ngvi.optim.rule import TINY, Algebra, Array, Families, Number
+from ngvi.optim.rule import COMMON, TINY, Algebra, Array, Families, Number
 
 
 class TrustRegionState(NamedTuple):
-    """What the rule remembers of its last step."""
+    """What the rule remembers of its last step; see :func:`first_state`."""
 
-    radius: Number = 1.0  #: largest KL divergence of a step, in nats
-    mean_sign_changes: Number = 0  #: steps at whose end the bound fell with the mean's change
-    scale_sign_changes: Number = 0  #: The same of the change of all other coordinates.
-    slope: Number = 0.0  #: Slope of the bound where the last step began; 0 before the first.
-    mean_slope: Number = 0.0  #: Part of ``slope`` along the mean's change.
-    is_rejected: Number = 0  #: whether the step before was to be taken back
-    steady: Number = 0  #: Whether the step before left between half and all of its slope.
-    mean_steady: Number = 0  #: The same of the slope along the mean's change.
-    scale_steady: Number = 0  #: The same of the slope along all other coordinates.
-    length: Number = 0.0  #: KL divergence of the last step, in nats
-    rho: Number = 0.0  #: Size of the last step.
-    previous_length: Number = 0.0  #: KL divergence of the step before, in nats
-    momentum: Number = 0.0  #: what part of the mean's last step is added to the next
+    radius: Number  #: Largest KL divergence of a step, in nats.
+    mean_sign_changes: Number  #: Steps at whose end the bound fell with the mean's change.
+    scale_sign_changes: Number  #: The same number for all other coordinates.
+    slope: Number  #: Slope of the bound at the beginning of the last step; 0 before the first.
+    mean_slope: Number  #: The part of the slope along the mean's change.
+    is_rejected: Number  #: Whether the step before was to be taken back.
+    steady: Number  #: Whether it left between half and all of its slope.
+    mean_steady: Number  #: Whether it left so much of the slope along the mean's change.
+    scale_steady: Number  #: Whether it left so much of that along all other coordinates.
+    length: Number  #: KL divergence of the last step, in nats.
+    rho: Number  #: Size of the last step.
+    previous_length: Number  #: KL divergence of the step before, in nats.
+    momentum: Number  #: Part of the mean's last step that is added to the next.
+
+
+def first_state() -> TrustRegionState:
+    """Return what is known before the first step, whose radius is one nat."""
+    return TrustRegionState(1.0, *[0.0] * (len(TrustRegionState._fields) - 1))
+
+
+class LineSearchState(NamedTuple):
+    """How far a search for the length of a step has come."""
+
+    count: Number  #: Number of attempts so far.
+    rho: Number  #: The last attempt.
+    low: Number  #: The largest rho known to fit.
+    high: Number  #: The smallest rho known not to fit, or the full step.
+    failed: Number  #: Whether an attempt did not fit.
+    attempt: Any  #: What the path gives for the last attempt.
+    length: Number  #: Its divergence, in nats.
 
 
 class TrustRegion(NamedTuple):
-    """The radius and the step size, and their numbers."""
+    """The radius, the step size, and the search for the longest step within a radius.
 
-    growth: float = 10.0  #: most by which a step's length, and so the radius, may be off
-    decrease: float = 0.5  #: Factor of the step size at every sign change.
-    decrease_with_memory: float = 0.2  #: Factor where quasi-Newton steps overshoot without noise.
-    #: What part of its slope a step leaves that is far too short, and the sign changes that two
-    #: such steps take back.
-    steady_from: float = 0.5
-    steady_to: float = 1.0
-    taken_back: int = 2
-    rejected: float = 100.0  #: a step is taken back if its slope grows so many times
-    shortest: float = 0.25  #: part of the step before of which a sign change counts
+    The divergence grows with ``rho``, like its square while it is small, faster later, and jumps
+    where a correction of the new precision sets in. So ``rho`` falls until an attempt fits, by the
+    square root of what is missing within limits that widen. It is then bracketed between that and
+    the last that did not, until the divergence is at least ``close`` times the radius. As long as
+    all fit, it grows in the same way.
+    """
+
+    #: Largest factor by which a length, and so the radius, may be off. A step whose slope grows by
+    #: more than its square is taken back.
+    growth: float = 10.0
+    decrease_with_memory: float = 0.2  #: Fall of the step size where steps are quasi-Newton's.
+    #: Part of the way, to the radius or to where a linear slope would vanish, that is far enough.
+    close: float = 0.5
+    shortest: float = 0.25  #: Part of the step before from which on a sign change counts.
     #: In nats: ``q`` is nearly the same after so short a step, and another slope is noise, as where
     #: the log density explodes in the tail. It is not taken back, and the radius falls no further.
     near: float = 0.01
-    momentum: float = 0.6  #: part of the mean's last step that is added to the next
-    sharp: float = -0.8  #: ratio of its slopes that ends it
-    close: float = 0.5  #: a step that had to be shortened is at least this part of the radius
-    rounding: float = 10.0  #: of a divergence, in units of precision, by dimension
+    momentum: float = 0.6  #: Part of the mean's last step that is added to the next.
+    sharp: float = -0.8  #: Ratio of two slopes below which the momentum ends.
+    rounding: float = 10.0  #: Rounding error of a divergence, in units of precision by dimension.
+    aim: float = 0.85  #: Part of the radius that a length aims at, for it grows faster than rho.
+    max_refinements: int = 12  #: Largest number of attempts to lengthen a step that fits.
+    max_attempts: int = 40  #: Largest number of attempts to find a step that fits.
+    patience: int = 10  #: Number of attempts that are at least a tenth of the one before.
 
     def judge(
         self, on: Algebra, state: TrustRegionState, duals: Families, change: Families
@@ -98,7 +122,7 @@ class TrustRegion(NamedTuple):
         counts = known & (state.length >= self.shortest * state.previous_length)
 
         def counted(before: Number, slope: Number, is_long: Number) -> Number:
-            more = on.where(counts & (slope < 0), 1, 0) - on.where(is_long, self.taken_back, 0)
+            more = on.where(counts & (slope < 0), 1, 0) - on.where(is_long, 2, 0)
             return on.maximum(before + more, 0)
 
         goes_on = known & ((begin_of_mean <= 0) | (of_mean >= self.sharp * begin_of_mean))
@@ -110,7 +134,7 @@ class TrustRegion(NamedTuple):
             scale_sign_changes=counted(
                 state.scale_sign_changes, slope - of_mean, is_long_for_scale
             ),
-            is_rejected=((ratio > self.rejected) | (ratio < -self.rejected))
+            is_rejected=((ratio > self.growth**2) | (ratio < -(self.growth**2)))
             & (state.length > self.near),
             steady=steady,
             mean_steady=mean_steady,
@@ -120,7 +144,7 @@ class TrustRegion(NamedTuple):
         )
 
     def _is_steady(self, end: Number, begin: Number) -> Any:
-        return (begin > 0) & (end > self.steady_from * begin) & (end <= self.steady_to * begin)
+        return (begin > 0) & (end > (1 - self.close) * begin) & (end <= begin)
 
     def _radius(self, on: Algebra, state: TrustRegionState, ratio: Number) -> Number:
         # A slope that is linear in the step vanishes at 1 / (1 - ratio) of it.
@@ -139,50 +163,8 @@ class TrustRegion(NamedTuple):
 
     def step_size(self, num_sign_changes: Number, has_memory: bool = False) -> Number:
         """The step size that decreases with every sign change."""
-        decrease = self.decrease_with_memory if has_memory else self.decrease
+        decrease = self.decrease_with_memory if has_memory else COMMON.decrease
         return 1.0 / (1.0 + decrease * num_sign_changes)
-
-
-def slopes(duals: Families, change: Families) -> tuple[Array, Array]:
-    """Of the bound along a change, and the part of its means; unread.
-
-    :param duals: Euclidean gradients of the bound.
-    :param change: in coordinates.
-    """
-    pairs = zip(duals, change, strict=True)
-    # Of a mixture there are several means.
-    means = sum(one.ops.row_products(one.loc, other.loc).sum() for one, other in pairs)
-    return direction.dot(duals, change), means
-
-
-class LineSearchState(NamedTuple):
-    """How far a search for the length of a step has come."""
-
-    count: Number  #: attempts so far
-    rho: Number
-    low: Number  #: the largest rho known to fit
-    high: Number  #: the smallest known not to, or the full step
-    failed: Number  #: whether an attempt did not fit
-    attempt: Any
-    length: Number
-
-
-class LineSearch(NamedTuple):
-    """A search for the longest step within a radius, and its numbers.
-
-    The divergence grows with ``rho``, like its square while it is small, faster later, and jumps
-    where a correction of the new precision sets in. So ``rho`` falls until an attempt fits, by the
-    square root of what is missing within limits that widen. It is then bracketed between that and
-    the last that did not, until the divergence is at least ``close`` times the radius. As long as
-    all fit, it grows in the same way.
-    """
-
-    close: float = 0.5  #: Least length of a shortened step, as a part of the radius.
-    aim: float = 0.85  #: Length that is aimed at, as a part of the radius.
-    longer: float = 10.0  #: Largest factor by which a step that is too short is lengthened.
-    max_refinements: int = 12  #: Most attempts to lengthen a step that fits.
-    max_attempts: int = 40  #: Most attempts to find a step that fits.
-    patience: int = 10  #: attempts that are a tenth of the one before at least
 
     def promising(self, on: Algebra, state: TrustRegionState, radius: Number) -> Number:
         """The ``rho`` that leads as far as a radius allows if divergences are as in the last step.
@@ -213,7 +195,7 @@ class LineSearch(NamedTuple):
         ratio = on.sqrt(on.maximum(radius / on.maximum(state.length, TINY), 0.0))
         ratio = on.where(state.length < math.inf, ratio, least)
         shorter = high * on.minimum(on.maximum(ratio, on.minimum(least, most)), most)
-        longer = on.minimum(low * on.minimum(math.sqrt(self.aim) * ratio, self.longer), high)
+        longer = on.minimum(low * on.minimum(math.sqrt(self.aim) * ratio, self.growth), high)
         between = on.where(failed, on.sqrt(low) * on.sqrt(high), longer)
         # What fits on one side of a jump will do.
         between = on.where(state.count < self.max_refinements, between, low)
@@ -222,13 +204,20 @@ class LineSearch(NamedTuple):
         return LineSearchState(state.count + 1, rho, low, high, failed, attempt, length)
 
 
+def slopes(duals: Families, change: Families) -> tuple[Array, Array]:
+    """Of the bound along a change, and the part of its means; unread.
+
+    :param duals: Euclidean gradients of the bound.
+    :param change: in coordinates.
+    """
+    pairs = zip(duals, change, strict=True)
+    # Of a mixture there are several means.
+    means = sum(one.ops.row_products(one.loc, other.loc).sum() for one, other in pairs)
+    return direction.dot(duals, change), means
+
+
 def longest_within(
-    on: Algebra,
-    radius: Number,
-    path: Any,
-    rho: Number,
-    first: Number = math.inf,
-    search: LineSearch = LineSearch(),  # noqa: B008
+    on: Algebra, radius: Number, path: Any, rho: Number, first: Number = math.inf
 ) -> tuple[Any, Number, Number]:
     """The step that goes about as far as a trust region allows.
 
@@ -239,6 +228,7 @@ def longest_within(
     :return: the attempt, its divergence and its ``rho``. If the divergence is above the radius, or
         NaN, none was found that fits.
     """
+    search = TrustRegion()
     # The first attempt is the loop's: in front of it, it would be compiled twice.
     start = LineSearchState(0, on.minimum(first, rho), 0.0, rho, False, None, math.nan)
     found = on.repeated(

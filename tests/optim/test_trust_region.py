@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ngvi.families.path import Path
-from ngvi.optim.trust_region import TrustRegion, TrustRegionState, longest_within
+from ngvi.optim.trust_region import TrustRegion, first_state, longest_within
 from tests.optim.runs import kl_divergence
 
 
@@ -23,7 +23,7 @@ def judged(backend, end_slope, sign_changes=4, **known):
     if backend.name == "numpyro":
         known = {name: backend.array(value) for name, value in known.items()}
     algebra = backend.module("optim.algebra").algebra
-    return TrustRegion().judge(algebra, TrustRegionState(**known), [dual], [change])
+    return TrustRegion().judge(algebra, first_state()._replace(**known), [dual], [change])
 
 
 def radius_after(backend, end_slope, **known):
