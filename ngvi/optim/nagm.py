@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ngvi.errors import check_momentum, check_positive, check_step_size
 from ngvi.families import direction
-from ngvi.optim.rule import Algebra, Families, Number, Rates
+from ngvi.optim.rule import Algebra, Families, Number, PartRates, Rates
 from ngvi.optim.snngm import within
 
 
@@ -49,6 +49,18 @@ class NagmRule(NamedTuple):
     rates: Rates
     momentum: float
     max_norm: float
+
+    @classmethod
+    def of(
+        cls,
+        algebra: Algebra,
+        step_size: Rates,
+        momentum: float,
+        max_norm: float,
+        scale_step_size: Rates | None,
+    ) -> Self:
+        """The rule with these options."""
+        return cls(algebra, PartRates(step_size, scale_step_size), momentum, max_norm)
 
     def init(self, families: Families) -> Families:
         """The momentum."""

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from ngvi.families import direction
+from ngvi.families.steps import relative_scale_step
+
 #: A tensor of whichever library.
 Array = Any
 #: A number: of the state, or one that follows from it.
@@ -18,8 +21,15 @@ Number = Any
 Families = list[Any]
 #: A length that is nothing, in any precision.
 TINY = 1e-37
-#: A step size: a number, a schedule, or one for each coordinate, as the package has it.
+#: A step size: a number, a schedule from the number of steps taken, or :class:`PartRates`.
 Rates = Any
+
+
+class PartRates(NamedTuple):
+    """Step sizes of means and of scales."""
+
+    mean: Rates
+    scale: Rates | None  #: None for the step size of the mean, times what the family says.
 
 
 class Common(NamedTuple):
@@ -77,9 +87,6 @@ class Algebra:
     cast: ClassVar[Any]
     #: ``kept(numbers, families)``: a ``NamedTuple`` of numbers, as a state holds it.
     kept: ClassVar[Any]
-    #: ``at_rates(rates, vectors, factor, count)``: every coordinate of some families times its rate
-    #: after ``count`` steps, and a factor.
-    at_rates: ClassVar[Any]
     #: Fisher inner products as rows of numbers, see :func:`ngvi.families.direction.products`.
     product_rows: ClassVar[Any]
     #: ``no_rows(most, vector)``: a matrix without rows, for ``most`` vectors like this one.
@@ -94,6 +101,19 @@ class Algebra:
     def rate(self, rates: Rates, count: Number) -> Number:
         """A step size after ``count`` steps."""
         return rates(count) if callable(rates) else rates
+
+    def at_rates(self, rates: Rates, vectors: Families, factor: Number, count: Number) -> Families:
+        """Directions times their step sizes after ``count`` steps, and a factor."""
+        if not isinstance(rates, PartRates):
+            return direction.scale(factor * self.rate(rates, count), vectors)
+        of_mean, steps = factor * self.rate(rates.mean, count), []
+        for one in vectors:
+            if rates.scale is None:
+                of_scale = relative_scale_step(one) * of_mean
+            else:
+                of_scale = factor * self.rate(rates.scale, count)
+            steps += direction.scale_parts(of_mean, of_scale, [one])
+        return steps
 
     def joined(self, parts: list[Array]) -> Array:
         """Vectors one after another."""

@@ -39,8 +39,3 @@ def replace_families(tree: Any, families: list[Family]) -> Any:
         return next(remaining) if is_family(node) else node
 
     return jax.tree.map(replace, tree, is_leaf=is_family)
-
-
-def num_parameters(families: list[Family]) -> int:
-    """Length of the joint vector of all natural parameters."""
-    return sum(family.num_parameters for family in families)

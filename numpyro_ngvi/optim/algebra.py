@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +11,10 @@ import numpy as np
 
 from ngvi.families import direction
 from ngvi.families.direction import Families
-from ngvi.families.steps import relative_scale_step
 from ngvi.optim import rule
 from ngvi.optim.trust_region import LineSearchState
 
 Schedule = Callable[[jax.Array], jax.Array]
-
-
-class PartRates(NamedTuple):
-    """Step sizes of means and of scales."""
-
-    mean: float | Schedule
-    scale: float | Schedule | None  #: None for that of the mean, times what the family says
 
 
 class Algebra(rule.Algebra):
@@ -68,20 +60,6 @@ class Algebra(rule.Algebra):
 
     def split(self, vector: jax.Array, sizes: list[int]) -> list[jax.Array]:
         return jnp.split(vector, np.cumsum(sizes)[:-1])
-
-    def at_rates(
-        self, rates: Any, vectors: Families, factor: jax.Array | float, count: jax.Array
-    ) -> Families:
-        if not isinstance(rates, PartRates):
-            return direction.scale(factor * self.rate(rates, count), vectors)
-        of_mean, steps = factor * self.rate(rates.mean, count), []
-        for one in vectors:
-            if rates.scale is None:
-                of_scale = relative_scale_step(one) * of_mean
-            else:
-                of_scale = factor * self.rate(rates.scale, count)
-            steps += direction.scale_parts(of_mean, of_scale, [one])
-        return steps
 
     def no_rows(self, most: int, like: jax.Array) -> jax.Array:
         return jnp.zeros((most, *like.shape), like.dtype)

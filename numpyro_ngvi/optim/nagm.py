@@ -9,7 +9,7 @@ import optax
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi.optim.nagm import NagmRule, check_nagm
-from numpyro_ngvi.optim.algebra import PartRates, Schedule, algebra
+from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
 
 
@@ -30,5 +30,5 @@ def Nagm(
         times for a dense one (Tan, section 6).
     """
     check_nagm(step_size, momentum, max_norm, scale_step_size)
-    rates = PartRates(step_size, scale_step_size)
-    return joint(NagmRule(algebra, rates, momentum, max_norm), other, "Nagm")
+    rule = NagmRule.of(algebra, step_size, momentum, max_norm, scale_step_size)
+    return joint(rule, other, "Nagm")

@@ -81,8 +81,3 @@ def families_in(tensors: Iterable[Tensor]) -> list[Family]:
             )
         families.append(dataclasses.replace(specification, **values))
     return families
-
-
-def num_parameters(families: list[Family]) -> int:
-    """Length of the joint vector of all natural parameters."""
-    return sum(family.num_parameters for family in families)

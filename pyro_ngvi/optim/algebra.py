@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +15,9 @@ from ngvi.optim import rule, two_loop
 from ngvi.optim.trust_region import LineSearchState
 from pyro_ngvi.host import Reads
 
-#: One step size for all coordinates, or one for each, by family and name.
-Rates = float | list[dict[str, float]]
-
 
 class Algebra(rule.Algebra):
-    """Schedules have become numbers: ``pyro_optim.JointOptim`` reads them.
+    """What rules compute with floats.
 
     Numbers that a rule decides by are read, together, once for each decision. With numbers that
     stay on the device a step would have several times as many operations, and more launches of
@@ -77,18 +73,6 @@ class Algebra(rule.Algebra):
 
     def split(self, vector: Tensor, sizes: list[int]) -> list[Tensor]:
         return list(vector.split(sizes))
-
-    def at_rates(self, rates: Rates, vectors: Families, factor: float, count: int) -> Families:
-        if not isinstance(rates, list):
-            return direction.scale(factor * rates, vectors)
-
-        def scaled(values: dict[str, Tensor], sizes: dict[str, float]) -> dict[str, Tensor]:
-            return {name: (factor * sizes[name]) * value for name, value in values.items()}
-
-        return [
-            dataclasses.replace(vector, **scaled(vector.coordinates(), sizes))
-            for vector, sizes in zip(vectors, rates, strict=True)
-        ]
 
     def product_rows(self, families: Families, directions: list, others: list) -> list:
         products = torch.stack(direction.products(families, directions, others))

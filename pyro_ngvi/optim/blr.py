@@ -23,8 +23,6 @@ class BLROptimizer(JointOptimizer):
         "momentum": 0.0,
         "max_kl": "auto",
     }
-    #: A step of the precision moves the mean as well: they have one length.
-    per_coordinate: ClassVar[tuple[str, ...]] = ()
     check = staticmethod(partial(check_learning_rule, names=("lr", "precision_lr")))
     rule: ClassVar[Callable[..., Rule]] = BlrRule.of
 
@@ -44,7 +42,7 @@ class BLR(JointOptim):
     it differs from that of the mean). ``momentum`` (of ``g``, in [0, 1), default 0, with bias
     correction; Tan, S5.1). ``max_kl`` (no step moves ``q`` by more than this
     ``KL(q_new || q_old)``, in nats: ``"auto"`` adapts, from 1, if ``lr`` is ``"auto"``, and
-    else does not limit; None does not limit). Or a callable from a parameter's name to these.
+    else does not limit; None does not limit).
     """
 
     torch_optimizer = BLROptimizer

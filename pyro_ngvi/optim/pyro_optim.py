@@ -1,7 +1,7 @@
 """A rule as the ``PyroOptim`` that ``SVI`` takes.
 
 :class:`JointOptim` binds the natural parameters that ``SVI`` hands over to one
-:class:`~pyro_ngvi.optim.torch_optimizer.JointOptimizer`, clips, reads schedules, and gives
+:class:`~pyro_ngvi.optim.torch_optimizer.JointOptimizer`, clips, and gives
 parameters that are not a family to ``other``.
 """
 
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from pyro.optim.optim import PyroOptim
-from pyro.params.param_store import normalize_param_name
 from torch import Tensor
 
-from pyro_ngvi.families.coordinates import coordinate_of, split
+from pyro_ngvi.families.coordinates import split
 from pyro_ngvi.optim.adaptive_adam import AdaptiveAdam
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
@@ -27,8 +25,6 @@ class _Run(NamedTuple):
 
     tensors: dict[str, Tensor]  #: by the names of their coordinates
     joint: JointOptimizer
-    scheduler: Any
-    scheduled: dict[str, dict[str, Any]]  #: options that are schedules, by name
 
 
 class _Parked:
@@ -36,7 +32,7 @@ class _Parked:
 
     def __init__(self, run: _Run) -> None:
         self._references = {name: weakref.ref(tensor) for name, tensor in run.tensors.items()}
-        self.state = _state_of(run)
+        self.state = run.joint.joint_state()
 
     def living(self) -> dict[str, Tensor]:
         """Those of its tensors that anybody else still has."""
@@ -47,16 +43,12 @@ class _Parked:
 class JointOptim(PyroOptim):
     """A ``PyroOptim`` with one torch optimiser for all natural parameters.
 
-    :param optim_args: options of the torch optimiser, or a callable from a parameter's name
-        (such as ``"posterior.loc"``) to options. ``lr`` may be a schedule, a callable from
+    :param optim_args: options of the torch optimiser. ``lr`` may be a schedule, a callable from
         the number of steps taken to a step size.
-    :param clip_args: ``clip_norm`` (of the joint natural gradient) and ``clip_value``, or a
-        callable from module name and parameter name to these, as in ``PyroOptim``.
+    :param clip_args: ``clip_norm`` (of the joint natural gradient) and ``clip_value``, as in
+        ``PyroOptim``.
     :param other: a ``PyroOptim`` for parameters that are not natural; by default
         Adam whose rates adapt (:mod:`ngvi.optim.adaptive_adam`).
-    :param scheduler: makes a ``torch.optim.lr_scheduler`` from the torch optimiser, for
-        instance ``partial(ExponentialLR, gamma=0.99)``, and for a numeric ``lr``.
-        ``svi.optim.step()`` advances it.
     :raises ValueError: for options unknown or outside their range; on the first step, if
         there are no natural parameters or the first gradient is not finite.
     """
@@ -67,22 +59,19 @@ class JointOptim(PyroOptim):
 
     def __init__(
         self,
-        optim_args: dict[str, Any] | Callable[..., dict[str, Any]] | None = None,
-        clip_args: dict[str, Any] | Callable[..., dict[str, Any]] | None = None,
+        optim_args: dict[str, Any] | None = None,
+        clip_args: dict[str, Any] | None = None,
         *,
         other: PyroOptim | None = None,
-        scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
         **options: Any,
     ) -> None:
         self._refuse_wrapper(isinstance(optim_args, list), options)
         optim_args = {} if optim_args is None else optim_args
-        if not callable(optim_args):
-            self.torch_optimizer.check_options(optim_args)
+        self.torch_optimizer.check_options(optim_args)
         super().__init__(self.torch_optimizer, optim_args, clip_args)
         if other is not None and not isinstance(other, PyroOptim):
             raise TypeError(f"other must be a pyro.optim.PyroOptim, got {other!r}.")
         self.other: Any = PyroOptim(AdaptiveAdam, {}) if other is None else other
-        self._make_scheduler = scheduler
         self._run: _Run | None = None
         self._parked: list[_Parked] = []
 
@@ -102,8 +91,7 @@ class JointOptim(PyroOptim):
             )
         joint = self._bind(natural).joint
         tensors = list(natural.values())
-        self._clip(tensors)
-        self._read_schedules(joint.count(tensors))
+        self._clip_grad(tensors, **self.pt_clip_args)
         gradients = [tensor.grad for tensor in model_parameters if tensor.grad is not None]
         joint.step(*args, others=gradients, **kwargs)
         for tensor in tensors:
@@ -113,24 +101,11 @@ class JointOptim(PyroOptim):
             return
         if joint.was_taken:
             self.other(model_parameters, *args, **kwargs)
-        elif joint.recovers(tensors):  # their last step is taken back with the families'
+        elif joint.recovers:  # their last step is taken back with the families'
             for tensor in model_parameters:
                 optimiser = self.other.optim_objs.get(tensor)
                 if isinstance(optimiser, AdaptiveAdam):
                     optimiser.recover()
-
-    def step(self, *args: Any, **kwargs: Any) -> None:
-        """Advance the scheduler, and that of ``other`` if it has one.
-
-        :raises RuntimeError: if there is no scheduler at all.
-        """
-        has_other = hasattr(self.other, "step")
-        if self._make_scheduler is None and not has_other:
-            raise RuntimeError(f"{type(self).__name__} was made without a scheduler=.")
-        if self._run is not None and self._run.scheduler is not None:
-            self._run.scheduler.step(*args, **kwargs)
-        if has_other:
-            self.other.step(*args, **kwargs)
 
     @property
     def num_skipped(self) -> int:
@@ -143,13 +118,11 @@ class JointOptim(PyroOptim):
 
         :raises TypeError: naming the way out.
         """
-        if is_wrapped:
+        if is_wrapped or "scheduler" in options:
             raise TypeError(
-                f"{cls.__name__} moves all natural parameters together, and pyro.optim's "
-                "ExponentialLR and its like make an optimiser of each. Pass "
-                f"{cls.__name__}({{'lr': ...}}, "
-                "scheduler=partial(torch.optim.lr_scheduler.ExponentialLR, gamma=...)) to SVI, and "
-                "call its step() instead."
+                f"{cls.__name__} takes a schedule as lr, and neither scheduler= nor pyro.optim's "
+                "ExponentialLR and its like, which make an optimiser of each tensor: "
+                f"{cls.__name__}({{'lr': lambda count: 0.1 * 0.99**count}})."
             )
         if options:
             names = ", ".join(f"{name!r}: {value!r}" for name, value in options.items())
@@ -160,14 +133,14 @@ class JointOptim(PyroOptim):
     # -- state ------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The state of all optimisers and schedulers, for ``torch.save``.
+        """The state of all optimisers, for ``torch.save``.
 
         Of several runs of one optimiser whose parameters have the same names, it is that of the
         last step.
         """
         if self._run is None:
             return dict(self._state_waiting_to_be_consumed)
-        return {**_state_of(self._run), "other": self.other.get_state()}
+        return {"state": self._run.joint.joint_state(), "other": self.other.get_state()}
 
     def set_state(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state of :meth:`get_state`.
@@ -200,69 +173,25 @@ class JointOptim(PyroOptim):
         Tensors in the place of others of their names are another guide's, or the same one's after
         ``clear_param_store``: nothing is known of them, as in ``PyroOptim``.
         """
-        before, state = self._run, self._state_waiting_to_be_consumed
+        before, state = self._run, self._state_waiting_to_be_consumed.get("state", {})
         if before is not None:
             if _are_among(natural, before.tensors):
                 return before
             self._parked = [one for one in self._parked if one.living()]
             found = next((one for one in self._parked if _are_among(natural, one.living())), None)
             if found is None and all(before.tensors.get(k, t) is t for k, t in natural.items()):
-                natural, state = {**before.tensors, **natural}, _state_of(before)
+                natural, state = {**before.tensors, **natural}, before.joint.joint_state()
             else:
                 self._parked.append(_Parked(before))
             if found is not None:
                 self._parked = [one for one in self._parked if one is not found]
                 natural, state = found.living(), found.state
-        self._run = run = self._begun(dict(sorted(natural.items())), state)
-        self.optim_objs = dict.fromkeys(run.tensors.values(), run.scheduler or run.joint)
-        return run
-
-    def _begun(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> _Run:
-        """A run with these tensors that goes on from a state."""
-        options = {name: self._options(name) for name in tensors}
-        scheduled = {k: own for k, own in options.items() if any(map(callable, own.values()))}
-        groups = [{"params": [t], **_at(options[name], 0)} for name, t in tensors.items()]
-        joint, scheduler = self.torch_optimizer(groups), None
-        _restore_options(joint, saved.get("options", {}))
-        joint.load_joint_state(saved.get("state", {}))
-        if self._make_scheduler is not None:
-            if any(isinstance(group["lr"], str) for group in joint.param_groups):
-                raise ValueError("scheduler= needs a number as lr: 'auto' chooses its own.")
-            scheduler = self._make_scheduler(joint)
-            if saved.get("scheduler") is not None:
-                scheduler.load_state_dict(saved["scheduler"])
-                # Making a scheduler resets the rates.
-                _restore_options(joint, saved["options"])
+        tensors = dict(sorted(natural.items()))
+        self._run = _Run(tensors, self.torch_optimizer(tensors.values(), **self.pt_optim_args))
+        self._run.joint.load_joint_state(state)
         self._state_waiting_to_be_consumed = {}
-        return _Run(tensors, joint, scheduler, scheduled)
-
-    def _options(self, name: str) -> dict[str, Any]:
-        if not callable(self.pt_optim_args):
-            return self.pt_optim_args
-        module, _, field = name.rpartition(".")
-        is_one = self.pt_optim_args_argc == 1
-        options = self.pt_optim_args(
-            *((normalize_param_name(name),) if is_one else (module, field))
-        )
-        self.torch_optimizer.check_options(options)
-        return options
-
-    def _read_schedules(self, count: int) -> None:
-        run = self._run
-        for group in run.joint.param_groups if run.scheduled else ():
-            coordinate = coordinate_of(group["params"][0])
-            options = run.scheduled.get(coordinate.name)
-            if options is not None:
-                options = {**group, **_at(options, count)}
-                group.update(run.joint.group_options(coordinate, options))
-
-    def _clip(self, tensors: list[Tensor]) -> None:
-        if not callable(self.pt_clip_args):
-            self._clip_grad(tensors, **self.pt_clip_args)
-            return
-        for tensor in tensors:
-            coordinate = coordinate_of(tensor)
-            self._clip_grad(tensor, **self.pt_clip_args(coordinate.owner, coordinate.field))
+        self.optim_objs = dict.fromkeys(tensors.values(), self._run.joint)
+        return self._run
 
 
 def _at_rest(optim: PyroOptim) -> PyroOptim:
@@ -275,25 +204,3 @@ def _at_rest(optim: PyroOptim) -> PyroOptim:
 
 def _are_among(tensors: dict[str, Tensor], known: dict[str, Tensor]) -> bool:
     return all(known.get(name) is tensor for name, tensor in tensors.items())
-
-
-def _state_of(run: _Run) -> dict[str, Any]:
-    """What continues a run, but for the parameters of the model."""
-    groups = {coordinate_of(group["params"][0]).name: group for group in run.joint.param_groups}
-    return {
-        "options": {
-            name: {key: value for key, value in group.items() if key != "params"}
-            for name, group in groups.items()
-        },
-        "state": run.joint.joint_state(),
-        "scheduler": None if run.scheduler is None else run.scheduler.state_dict(),
-    }
-
-
-def _restore_options(joint: JointOptimizer, saved: dict[str, Any]) -> None:
-    for group in joint.param_groups:
-        group.update(saved.get(coordinate_of(group["params"][0]).name, {}))
-
-
-def _at(options: dict[str, Any], count: int) -> dict[str, Any]:
-    return {k: v(count) if callable(v) else v for k, v in options.items()}

@@ -32,8 +32,7 @@ class Snngm(JointOptim):
 
     :param optim_args: ``lr`` (``"auto"``, the default, or ``alpha_0`` in the units of the
     unconstrained latents: a number, such as Tan's 1e-3, or a schedule from the number of
-    steps taken). ``momentum`` (in [0, 1), default 0.9). Or a callable from a
-    parameter's name to these.
+    steps taken). ``momentum`` (in [0, 1), default 0.9).
     """
 
     torch_optimizer = SnngmOptimizer

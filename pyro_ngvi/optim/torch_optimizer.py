@@ -11,7 +11,6 @@ What all natural-gradient optimisers share:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,8 +20,8 @@ from torch import Tensor
 from ngvi._warn import warn
 from ngvi.families.direction import Families, values
 from ngvi.optim.rule import Rule
-from ngvi.optim.with_conjugate import WithConjugate, parted, with_conjugate
-from pyro_ngvi.families.coordinates import Coordinate, coordinate_of, families_in
+from ngvi.optim.with_conjugate import WithConjugate, with_conjugate
+from pyro_ngvi.families.coordinates import coordinate_of, families_in
 from pyro_ngvi.host import FailedError, label
 from pyro_ngvi.optim.algebra import Algebra, algebra
 
@@ -39,26 +38,23 @@ class JointOptimizer(torch.optim.Optimizer):
     """A torch optimiser that moves whole families by a rule, which a subclass names.
 
     Every parameter is a coordinate of a family, marked as such by the guide, with the natural
-    gradient of the loss as its ``grad``. Each has a parameter group of its own, so that torch
-    schedulers and per-parameter options work as usual. All families that have gradients move
-    together, in one step of the rule.
+    gradient of the loss as its ``grad``. All families that have gradients move together, in one
+    step of the rule, with the options of the first parameter group.
 
-    :param params: tensors, or groups of them, as in ``torch.optim``.
-    :param options: options of every group, ``lr`` and ``momentum`` among them.
+    :param params: tensors, as in ``torch.optim``.
+    :param options: ``lr`` and ``momentum`` among them.
     :ivar states: what is remembered, by the names of the posteriors that move together.
     :ivar was_taken: whether the last step was taken.
     :raises ValueError: if an option is unknown or out of range, or if a tensor is not a
         coordinate of a family.
     """
 
-    #: Default options of every coordinate, by name.
+    #: Default options, by name.
     default_options: ClassVar[dict[str, Any]]
     #: Refuses values out of range; takes all options, in this order.
     check: ClassVar[Callable[..., Any]]
     #: The rule of what it computes with and these options.
     rule: ClassVar[Callable[..., Rule]]
-    #: Options that may differ from coordinate to coordinate; of the others there is one.
-    per_coordinate: ClassVar[tuple[str, ...]] = ("lr",)
 
     def __init__(self, params: Iterable, **options: Any) -> None:
         self.check_options(options)
@@ -67,11 +63,6 @@ class JointOptimizer(torch.optim.Optimizer):
         super().__init__(params, {**self.default_options, **options})
 
     # -- options ----------------------------------------------------------------------
-
-    @classmethod
-    def group_options(cls, coordinate: Coordinate, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of one coordinate's group; rules may scale ``lr`` by coordinate."""
-        return options
 
     @classmethod
     def check_options(cls, options: dict[str, Any]) -> None:
@@ -92,53 +83,24 @@ class JointOptimizer(torch.optim.Optimizer):
         cls.check(*{**cls.default_options, **options}.values())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add coordinates, a group for each.
+        """Add coordinates.
 
         :raises ValueError: if a tensor is not a coordinate of a family.
         """
         params = param_group["params"]
-        options = {key: value for key, value in param_group.items() if key != "params"}
-        for param in [params] if isinstance(params, Tensor) else list(params):
-            coordinate = coordinate_of(param)
-            if coordinate is None:
-                raise ValueError(
-                    f"{type(self).__name__} moves the posterior of a NaturalGaussianGuide, "
-                    "and a tensor it was given is no part of one. Give it guide.parameters() "
-                    "after the guide's first call, and other parameters to another optimiser."
-                )
-            group = self.group_options(coordinate, {**self.defaults, **options})
-            super().add_param_group({"params": [param], **group})
+        params = [params] if isinstance(params, Tensor) else list(params)
+        if any(coordinate_of(param) is None for param in params):
+            raise ValueError(
+                f"{type(self).__name__} moves the posterior of a NaturalGaussianGuide, "
+                "and a tensor it was given is no part of one. Give it guide.parameters() "
+                "after the guide's first call, and other parameters to another optimiser."
+            )
+        super().add_param_group({**param_group, "params": params})
 
-    def _rule(self, families: Families, on: Algebra = algebra) -> WithConjugate:
-        """The rule with the present options of these families."""
-        own = {group["params"][0]: group for group in self.param_groups}
-        # Step sizes by coordinate are those of Gaussians.
-        families = parted(families)[0] or families
-        groups = [[own[param] for param in family.coordinates().values()] for family in families]
-        return with_conjugate(
-            self.rule(on, *(self._option(o, groups) for o in self.default_options))
-        )
-
-    def _option(self, name: str, groups: list[list[dict[str, Any]]]) -> Any:
-        """What all coordinates have, or what each has.
-
-        :raises ValueError: if they differ, and the rule has one for all of them.
-        """
-        first = groups[0][0][name]
-        if all(group[name] == first for family in groups for group in family):
-            return first
-        by_coordinate = [
-            {coordinate_of(group["params"][0]).field: group[name] for group in family}
-            for family in groups
-        ]
-        numbers = [value for sizes in by_coordinate for value in sizes.values()]
-        if name in self.per_coordinate and not any(isinstance(x, str) for x in numbers):
-            return by_coordinate
-        raise ValueError(
-            f"{type(self).__name__} moves all coordinates by one {name!r}, and was given "
-            f"several, {', '.join(map(repr, dict.fromkeys(numbers)))}. Let the callable of "
-            f"options return the same {name!r} for all of them."
-        )
+    def _rule(self, on: Algebra = algebra) -> WithConjugate:
+        """The rule with the present options."""
+        group = self.param_groups[0]
+        return with_conjugate(self.rule(on, *(group[name] for name in self.default_options)))
 
     # -- steps ------------------------------------------------------------------------
 
@@ -151,8 +113,7 @@ class JointOptimizer(torch.optim.Optimizer):
         :param closure: re-evaluates the loss, as in ``torch.optim``.
         :param others: what must be finite besides, for the step to be taken.
         :return: the closure's loss.
-        :raises ValueError: if the very first gradient is not finite, or if coordinates differ
-            in an option of which the rule has one.
+        :raises ValueError: if the very first gradient is not finite.
         """
         loss = None
         if closure is not None:
@@ -165,7 +126,7 @@ class JointOptimizer(torch.optim.Optimizer):
         gradients = [family.map(lambda param: param.grad) for family in families]
         extremes = _extremes([*values(gradients), *others])
         on, here = Algebra(_finite(extremes)), [family.detach() for family in families]
-        rule, owners = self._rule(families, on), _owners(params)
+        rule, owners = self._rule(on), _owners(params)
         state = self.states.get(owners)
         if state is None:
             state = JointState(0, 0, rule.init(here))
@@ -195,7 +156,7 @@ class JointOptimizer(torch.optim.Optimizer):
                 "what computes in float16 for numbers beyond 65,504."
             )
         here = [family.detach() for family in families]
-        earlier, rule_state = self._rule(families).recover(state.rule, here)
+        earlier, rule_state = self._rule().recover(state.rule, here)
         self.states[owners] = JointState(state.count, state.num_skipped + 1, rule_state)
         if earlier is not here:
             _copy(earlier, families)
@@ -204,14 +165,10 @@ class JointOptimizer(torch.optim.Optimizer):
             "finite, or the step before led far off. Parameters keep their last good value."
         )
 
-    def recovers(self, params: Iterable[Tensor]) -> bool:
+    @property
+    def recovers(self) -> bool:
         """Whether a step that leads to where nothing is finite is taken back."""
-        return self._rule(families_in(list(params))).recovers
-
-    def count(self, params: Iterable[Tensor]) -> int:
-        """Steps taken by the families whose coordinates these are, together."""
-        state = self.states.get(_owners(params))
-        return 0 if state is None else state.count
+        return self._rule().recovers
 
     @property
     def num_skipped(self) -> int:
@@ -220,23 +177,30 @@ class JointOptimizer(torch.optim.Optimizer):
 
     # -- state ------------------------------------------------------------------------
 
-    def joint_state(self) -> dict[tuple[str, ...], dict[str, Any]]:
+    def joint_state(self) -> dict[tuple[str, ...], list]:
         """What is remembered, numbers and tensors, by where they are in :attr:`states`."""
-        return {owners: _saved(state) for owners, state in self.states.items()}
+        saved: dict[tuple[str, ...], list] = {}
+        for owners, state in self.states.items():
+            leaves = saved[owners] = []
+            _mapped(leaves.append, state)
+        return {
+            k: [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            for k, leaves in saved.items()
+        }
 
     @torch.no_grad()
-    def load_joint_state(self, saved: dict[tuple[str, ...], dict[str, Any]]) -> None:
+    def load_joint_state(self, saved: dict[tuple[str, ...], list]) -> None:
         """Continue from a :meth:`joint_state`, of those families that are here.
 
         :raises ValueError: for the state of another model, naming the parameter.
         """
         params = self._params()
         known = dict(zip(_owners(params), families_in(params), strict=True))
-        for owners, entry in saved.items():
+        for owners, leaves in saved.items():
             if all(owner in known for owner in owners):
                 families = [known[owner] for owner in owners]
-                first = self._rule(families).init([family.detach() for family in families])
-                self.states[owners] = _restored(JointState(0, 0, first), entry, owners)
+                first = self._rule().init([family.detach() for family in families])
+                self.states[owners] = _restored(JointState(0, 0, first), leaves, owners)
 
     def state_dict(self) -> dict[str, Any]:
         """As in ``torch.optim``, with the :meth:`joint_state`."""
@@ -276,59 +240,36 @@ def _copy(new: Families, families: Families) -> None:
 # -- what is saved --------------------------------------------------------------------
 
 
-def _saved(state: JointState) -> dict[str, Any]:
-    entry: dict[str, Any] = {}
-
-    def save(path: str, leaf: Any, family: int | None) -> None:
-        entry[path] = leaf.clone() if isinstance(leaf, Tensor) else leaf
-
-    _mapped(save, state)
-    return entry
-
-
-def _restored(like: JointState, entry: dict[str, Any], owners: tuple[str, ...]) -> JointState:
+def _restored(like: JointState, leaves: list, owners: tuple[str, ...]) -> JointState:
     """A state of the same structure with the numbers of a saved one.
 
-    :raises ValueError: naming a coordinate whose shape is another one.
+    :raises ValueError: if a tensor has another shape, or if there are more or fewer leaves.
     """
+    rest = iter(leaves)
 
-    def restored(path: str, leaf: Any, family: int | None) -> Any:
-        found = entry.get(path)
-        if family is not None and (found is None or found.shape != leaf.shape):
-            kind = "missing" if found is None else f"of shape {tuple(found.shape)}"
-            field, names = path.rpartition(".")[2], owners[family:] or owners
+    def restored(leaf: Any) -> Any:
+        found = next(rest, None)
+        is_lost = isinstance(leaf, Tensor) and not isinstance(found, Tensor)
+        if is_lost or (leaf is None) != (found is None):
+            raise ValueError("The state is of another optimiser: go on with the one that made it.")
+        if not isinstance(leaf, Tensor):
+            return float(found) if isinstance(found, Tensor) else found  # not read yet
+        if leaf.numel() and found.shape != leaf.shape:  # memories grow from nothing
             raise ValueError(
-                f"The optimiser's state is of another model or guide: of '{names[0]}.{field}' it "
-                f"is {kind}, and the parameter here is of shape {tuple(leaf.shape)}."
+                "The optimiser's state is of another model or guide: of "
+                f"{', '.join(map(repr, owners))} it has a tensor of shape {tuple(found.shape)}, "
+                f"and here one is of shape {tuple(leaf.shape)}."
             )
-        if path not in entry:
-            raise ValueError(
-                f"The state is of another optimiser, without {path.lstrip('.')}: go on with the "
-                "one that made it."
-            )
-        if isinstance(leaf, Tensor):
-            return found.to(leaf, copy=True)
-        return float(found) if isinstance(found, Tensor) else found
+        return found.to(leaf, copy=True)
 
     return _mapped(restored, like)
 
 
-def _mapped(function: Callable[..., Any], state: Any, path: str = "") -> Any:
-    """A state with a function of each leaf in its place.
-
-    :param function: of where the leaf is, the leaf, and of a coordinate the number of its family.
-    """
+def _mapped(function: Callable[[Any], Any], state: Any) -> Any:
+    """A state with a function of each leaf in its place."""
     if isinstance(state, list):
-        return [
-            dataclasses.replace(
-                family,
-                **{k: function(f"{path}.{i}.{k}", v, i) for k, v in family.coordinates().items()},
-            )
-            for i, family in enumerate(state)
-        ]
+        return [family.map(function) for family in state]
     if isinstance(state, tuple):
-        names = getattr(state, "_fields", range(len(state)))
-        pairs = zip(names, state, strict=True)
-        parts = [_mapped(function, part, f"{path}.{name}") for name, part in pairs]
+        parts = [_mapped(function, part) for part in state]
         return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-    return function(path, state, None)
+    return function(state)

@@ -16,7 +16,7 @@ RATES = """
     (momentum of the gradient, in [0, 1), default 0.9; with ``"auto"`` the part of the mean that is
     an average over the steps, :mod:`ngvi.optim.averaging`) and ``beta2`` (how much of the
     precision a step keeps, in [0, 1), or ``"auto"``, the default, an average over all steps,
-    :class:`~ngvi.optim.von.Averaging`); or a callable from a parameter's name to these.
+    :class:`~ngvi.optim.von.Averaging`).
 """
 
 
@@ -31,7 +31,7 @@ class VONOptimizer(BLROptimizer):
 @shared_doc(von, BLR)
 class VON(BLR):
     """:param optim_args: ``lr`` (``beta_t``, of mean and precision, in (0, 1], default 0.1, or a
-    schedule); or a callable from a parameter's name to it.
+    schedule).
     """
 
     torch_optimizer = VONOptimizer

@@ -1,11 +1,10 @@
-"""The PyroOptim contract: model parameters, state, schedulers, per-parameter options."""
+"""The PyroOptim contract: model parameters, clipping, and state."""
 
 from __future__ import annotations
 
 import copy
 import gc
 import weakref
-from functools import partial
 
 import numpy as np
 import pytest
@@ -22,50 +21,6 @@ from pyro_ngvi import Snngm
 from pyro_ngvi.optim import Nagm
 
 STEPS = 20
-
-
-def test_a_torch_scheduler_changes_the_step_size(pyro_backend, rng):
-    point = start(rng)
-    gradients = random_gradients(point, STEPS, rng)
-    scheduler = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)
-    run = driver(pyro_backend, Snngm({"lr": 0.01}, scheduler=scheduler), point)
-    expected = table5.snngm(point, gradients, lambda t: 0.01 * 0.9**t, 0.9)
-    for gradient, target in zip(gradients, expected, strict=True):
-        run.step(gradient)
-        run.optimiser.step()
-        assert_same(run, target)
-
-
-def test_a_scheduler_of_steps_that_choose_themselves_is_refused(pyro_backend, rng):
-    point = start(rng)
-    scheduler = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)
-    run = driver(pyro_backend, Snngm(scheduler=scheduler), point)
-    with pytest.raises(ValueError, match="scheduler= needs a number as lr"):
-        run.step(*random_gradients(point, 1, rng))
-
-
-@pytest.mark.parametrize(
-    ("name", "option", "values"),
-    [
-        ("BLR", "lr", (0.5, 0.1)),
-        ("BLR", "precision_lr", (None, 0.1)),
-        ("BLR", "momentum", (0.5, 0.0)),
-        ("BLR", "max_kl", ("auto", 0.1)),
-        ("VOGN", "beta2", (0.9, 0.99)),
-        ("Snngm", "momentum", (0.5, 0.9)),
-        ("Snngm", "lr", ("auto", 0.1)),
-        ("Nagm", "max_norm", (1.0, 2.0)),
-    ],
-)
-def test_what_a_rule_has_one_of_may_not_differ(pyro_backend, name, option, values, rng):
-    def options(parameter):
-        return {option: values[parameter == "dense.scale_tril"]}
-
-    point = start(rng)
-    (gradient,) = random_gradients(point, 1, rng)
-    run = driver(pyro_backend, algorithm(pyro_backend.package, name)(options), point)
-    with pytest.raises(ValueError, match=rf"one '{option}', and was given.*{values[1]}"):
-        run.step(gradient)
 
 
 def test_clip_norm_clips_the_joint_natural_gradient(pyro_backend, rng):
