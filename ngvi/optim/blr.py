@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from ngvi.families import direction, steps
 from ngvi.families.gaussian import centred
@@ -73,19 +73,10 @@ class BlrRule(NamedTuple):
     trust_region: TrustRegion = TrustRegion()
     quasi_newton: QuasiNewton = QuasiNewton()
 
-    @classmethod
-    def of(
-        cls,
-        algebra: Algebra,
-        step_size: Rates | str,
-        precision_step_size: Rates | None,
-        momentum: float,
-        max_kl: float | str | None,
-    ) -> Self:
-        """The rule with these options: a step size that is given is not limited by itself."""
-        if max_kl == "auto" and step_size != "auto":
-            max_kl = None
-        return cls(algebra, step_size, precision_step_size, momentum, max_kl)
+    @property
+    def _limit(self) -> float | str | None:
+        """The largest KL divergence of a step: by itself none where a step size is given."""
+        return None if self.max_kl == "auto" and self.step_size != "auto" else self.max_kl
 
     def init(self, families: Families) -> BlrState:
         on = self.algebra
@@ -131,13 +122,13 @@ class BlrRule(NamedTuple):
         z_minus_x = state.z_minus_x
         if z_minus_x is not None:
             moved, z_minus_x = self._averaging.step(families, moved, z_minus_x, count)
-        if self.step_size == self.max_kl == "auto" and known.memory is None and gradient is None:
+        if self.step_size == self._limit == "auto" and known.memory is None and gradient is None:
             # Beside the path, where a precision that falls would enlarge it from step to step.
             part = on.cast(known.progress.momentum * taken / rho, families)
             last = latents.of_moved(families, state.change)
             pairs = zip(moved, last, strict=True)
             moved = direction.with_means(moved, [one.loc + part * last.loc for one, last in pairs])
-        if self.max_kl == "auto":
+        if self._limit == "auto":
             # What is not finite is not taken, and all parameters return (:meth:`recover`).
             lost = on.cast(on.where(known.progress.is_rejected, math.nan, 0.0), families)
             moved = direction.with_means(moved, [one.loc + lost for one in moved])
@@ -235,7 +226,7 @@ class BlrRule(NamedTuple):
     ) -> tuple[Any, Number, Number]:
         """The step along a path, its length in nats and its size."""
         on = self.algebra
-        radius = progress.radius if self.max_kl == "auto" else self.max_kl
+        radius = progress.radius if self._limit == "auto" else self._limit
         if radius is None:
             return on.measured(lambda: path.at(rho), lambda _: [])[0], progress.length, rho
         first: Any = math.inf
@@ -250,7 +241,7 @@ class BlrRule(NamedTuple):
 
     @property
     def _adapts(self) -> bool:
-        return self.step_size == "auto" or self.max_kl == "auto"
+        return self.step_size == "auto" or self._limit == "auto"
 
     def _accelerates(self, families: Families) -> bool:
         return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ngvi.errors import check_momentum, check_positive, check_step_size
 from ngvi.families import direction
@@ -46,21 +46,10 @@ class NagmRule(NamedTuple):
     """
 
     algebra: Algebra
-    rates: Rates
+    step_size: Rates
     momentum: float
     max_norm: float
-
-    @classmethod
-    def of(
-        cls,
-        algebra: Algebra,
-        step_size: Rates,
-        momentum: float,
-        max_norm: float,
-        scale_step_size: Rates | None,
-    ) -> Self:
-        """The rule with these options."""
-        return cls(algebra, PartRates(step_size, scale_step_size), momentum, max_norm)
+    scale_step_size: Rates | None
 
     def init(self, families: Families) -> Families:
         """The momentum."""
@@ -73,5 +62,6 @@ class NagmRule(NamedTuple):
         euclidean = direction.dual(families, gradients)
         clip = within(on, 1.0, self.max_norm, direction.joint_norm(euclidean))
         momentum = direction.combine(beta, state, (1 - beta) * clip, euclidean)
-        steps = on.at_rates(self.rates, direction.natural(families, momentum), -1.0, count)
+        rates = PartRates(self.step_size, self.scale_step_size)
+        steps = on.at_rates(rates, direction.natural(families, momentum), -1.0, count)
         return direction.retract(families, steps), momentum

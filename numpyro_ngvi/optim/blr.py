@@ -40,5 +40,5 @@ def BLR(
         None does not limit.
     """
     check_learning_rule(step_size, precision_step_size, momentum, max_kl)
-    rule = BlrRule.of(algebra, step_size, precision_step_size, momentum, max_kl)
+    rule = BlrRule(algebra, step_size, precision_step_size, momentum, max_kl)
     return joint(rule, other, "BLR")

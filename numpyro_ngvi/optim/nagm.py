@@ -30,5 +30,5 @@ def Nagm(
         times for a dense one (Tan, section 6).
     """
     check_nagm(step_size, momentum, max_norm, scale_step_size)
-    rule = NagmRule.of(algebra, step_size, momentum, max_norm, scale_step_size)
+    rule = NagmRule(algebra, step_size, momentum, max_norm, scale_step_size)
     return joint(rule, other, "Nagm")

@@ -24,7 +24,7 @@ class BLROptimizer(JointOptimizer):
         "max_kl": "auto",
     }
     check = staticmethod(partial(check_learning_rule, names=("lr", "precision_lr")))
-    rule: ClassVar[Callable[..., Rule]] = BlrRule.of
+    rule: ClassVar[Callable[..., Rule]] = BlrRule
 
 
 @shared_doc(BlrRule, JointOptim)

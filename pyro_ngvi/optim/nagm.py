@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
 from ngvi._docs import shared_doc
 from ngvi.optim.nagm import NagmRule, check_nagm
+from ngvi.optim.rule import Rule
 from pyro_ngvi.optim.pyro_optim import JointOptim
 from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 
@@ -22,7 +24,7 @@ class NagmOptimizer(JointOptimizer):
     }
     check = staticmethod(partial(check_nagm, names=("lr", "scale_lr")))
 
-    rule = staticmethod(NagmRule.of)
+    rule: ClassVar[Callable[..., Rule]] = NagmRule
 
 
 @shared_doc(NagmRule, JointOptim)
