@@ -102,7 +102,7 @@ class NaturalGaussianGuide:
 
     @property
     def _has_plates(self) -> bool:
-        """Whether the user makes the plates."""
+        """Presence of plates that the user makes."""
         return self.create_plates is not None
 
     def _take_layout(self, layout: Layout) -> None:

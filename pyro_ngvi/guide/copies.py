@@ -19,7 +19,7 @@ class Copied(AutoGuide):
 
     @property
     def _needs_model(self) -> bool:
-        """Whether nothing can be drawn without the model."""
+        """Need of the model for draws."""
         return self.prototype_trace is None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     @property
     def _has_plates(self) -> bool:
-        """Whether the user makes the plates; for a list of guides, the list's own."""
+        """Presence of plates that the user makes; for a list of guides, the list's own."""
         owner = self if self.master is None else self.master()
         return owner.create_plates is not None
 
