@@ -55,14 +55,6 @@ def minibatches(ppl):
     model(ppl.array(X), ppl.array(y > 0), subsample_size=len(y) // 2)
 
 
-def mixture(ppl):
-    """Discrete latents, which are summed out."""
-    x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
-    with ppl.plate("data", 3):
-        k = ppl.sample("k", ppl.dist.Bernoulli(ppl.array(0.3)))
-        ppl.sample("y", ppl.dist.Normal(x + k, 0.5), obs=ppl.array([0.5, 1.0, 2.0]))
-
-
 def hierarchy(ppl):
     scale = ppl.sample("scale", ppl.dist.LogNormal(ppl.array(0.0), 1.0))
     with ppl.plate("groups", 4):
@@ -73,13 +65,14 @@ def hierarchy(ppl):
 KINDS = {
     "own parameter": (own_parameter, {}),
     "minibatches": (minibatches, {"max_steps": 20}),
-    "discrete latents": (mixture, {}),
     "conditional modes": (hierarchy, {}),
-    "a family": (own_parameter, {"family": "diagonal"}),
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    ["own parameter", "minibatches", pytest.param("conditional modes", marks=pytest.mark.slow)],
+)
 def test_a_killed_fit_begins_at_its_best_result_and_verifies_it_anew(
     ppl, kind, tmp_path, monkeypatch
 ):

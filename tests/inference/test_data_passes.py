@@ -200,7 +200,7 @@ def test_a_loader_feeds_fit_and_svi(name):
             options["rng_key"] = jax.random.key(0)
         guide, loss = ppl.guide(model, "full"), ppl.elbo("NaturalELBO")
         svi = ppl.package.SVI(model, guide, ppl.optimiser("BLR"), loss, **options)
-        for _ in range(60):
+        for _ in range(20):
             for batch in loader:
                 svi.step(*batch)
         params = (svi.params,) if ppl.is_numpyro else ()

@@ -55,6 +55,7 @@ def test_a_conjugate_model_is_exact(ppl):
         ppl.fit(models.location(ppl), ppl.array(models.Y), init=result)
 
 
+@SLOW_IN_NUMPYRO
 def test_eight_schools_ends_at_the_best_bound_known_and_a_fit_that_is_cut_short_goes_on(ppl):
     model, *args = eight_schools(ppl)
     with pytest.warns(UserWarning, match=r"not converged: max_steps=3.*init=result"):
@@ -70,6 +71,7 @@ def test_eight_schools_ends_at_the_best_bound_known_and_a_fit_that_is_cut_short_
     assert result.cost.gradients < 10_000
 
 
+@SLOW_IN_NUMPYRO
 def test_scales_far_from_one_need_no_care(ppl):
     """A regression with an unknown noise scale, its posterior 10^4 from the start and narrow."""
     rng = np.random.default_rng(0)
@@ -105,6 +107,7 @@ def test_going_on_keeps_the_parameters_of_the_model(ppl):
     assert float(again.params["noise"]) == pytest.approx(noise, rel=1e-3)
 
 
+@SLOW_IN_NUMPYRO
 def test_a_start_where_the_density_overflows_is_rescued(ppl):
     """``exp(10 rate)`` at ``rate ~ N(4, 1)``: the mean ascends, by the density's gradients."""
 

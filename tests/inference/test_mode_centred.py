@@ -166,6 +166,7 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
         assert store == set(result.params)
 
 
+@pytest.mark.slow
 def test_the_fit_by_modes_that_came_first_leaves_a_result_like_any_other(ppl, fitted, monkeypatch):
     ppl.forget()
     model, data = models.eight_schools(ppl), map(ppl.array, models.eight_schools_data())

@@ -158,9 +158,9 @@ def test_other_parameters_of_the_model_are_tried():
         high, low = 3.0 - 20.0 * np.sum((own - 2.0) ** 2), -20.0 * np.sum((own - 1.0) ** 2)
         return gaussian(theta) + np.logaddexp(high, low)
 
-    found = [solved(Target(smooth, own=np.ones(1)), seed) for seed in range(6)]
+    found = [solved(Target(smooth, own=np.ones(1)), seed) for seed in range(4)]
     is_high = [one.optimum.state.own[0] > 1.5 for one in found]
-    assert sum(is_high) >= 3
+    assert sum(is_high) >= 2
     for one, height in zip(found, 3.0 * np.array(is_high), strict=True):
         assert one.optimum.validation.bound == pytest.approx(height, abs=0.1)
     alone = solved(Target(smooth, own=np.ones(1)), share=0.0)
