@@ -123,7 +123,7 @@ class FitCall:
         """Search for several components, from the optima of one Gaussian."""
         self.monitor.phase, wanted = COMPONENTS, self.given.num_components
         set_up = partial(self.set_up_mixture, first)
-        return mixed(first, outcome, wanted, set_up, self.optimise, self.rng, self.request)
+        return mixed(first, outcome, wanted, set_up, self.optimise, self.rng)
 
     def set_up_mixture(self, first: Ready, count: int) -> Ready:
         """Return the first set-up with a mixture in place of its family."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,14 +27,13 @@ from ngvi.inference.exploration import ascents_beside, degenerate
 from ngvi.inference.map_ascent import Ascent
 from ngvi.inference.monitor import StoppedByCallback, TimeLimitReached
 from ngvi.inference.multistart import MultiStart
-from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS
 from ngvi.inference.outcome import Ending, Outcome
 from ngvi.inference.problem import Problem
-from ngvi.inference.request import FitArguments, Request
+from ngvi.inference.request import FitArguments
 from ngvi.inference.search import Status
 from ngvi.inference.starts import MODE
-from ngvi.inference.validation import Validation, bound_alone
+from ngvi.inference.validation import Validation
 
 #: Most components: of five exchangeable labels there are 120 modes.
 MAX_COMPONENTS = 16
@@ -163,7 +161,6 @@ def mixed(
     set_up: Callable[[int], Any],
     search: Callable[[Problem, State, int], Outcome],
     rng: np.random.Generator,
-    request: Request,
 ) -> tuple[Any, Outcome]:
     """Go on from the optima of one Gaussian.
 
@@ -188,15 +185,16 @@ def mixed(
         ready, best = set_up(number), outcome.optimum
         state = ready.problem.space.mixture(states, log_weights)
         other = search(ready.problem, state, len(best.trace))
-        is_kept = _is_higher(ready.problem, other.optimum, problem, best, rng, request)
         problem.objective.cost.share(ready.problem.objective.cost)
     except (TimeLimitReached, StoppedByCallback, KeyboardInterrupt) as error:
         restore()
         return first, _cut_short(outcome, _ENDINGS[type(error)])
-    if not is_kept:
-        words = f"{number} would raise the bound by less than {LEAST_GAIN:g} nats"
-        return first, _of_one(outcome, words)
     end = other.optimum
+    gain = end.validation.bound - best.validation.bound
+    least = max(LEAST_GAIN, 2 * math.hypot(end.validation.error, best.validation.error))
+    if not gain > least:
+        words = f"{number} would raise the bound by less than {least:.2g} nats"
+        return first, _of_one(outcome, words)
     end.name, end.count, end.trace = FROM_OPTIMA, best.count, best.trace.then(end.trace)
     weights = np.sort(np.exp(ready.problem.space.components(end.state)[1]))[::-1]
     shown = ", ".join(f"{weight:.2f}" for weight in weights)
@@ -247,29 +245,3 @@ _ENDINGS = {
     StoppedByCallback: Ending.CALLBACK,
     KeyboardInterrupt: Ending.INTERRUPTED,
 }
-
-
-def _is_higher(
-    problem: Problem,
-    end: Optimum,
-    first: Problem,
-    best: Optimum,
-    rng: np.random.Generator,
-    request: Request,
-) -> bool:
-    """Tell whether a mixture's bound is above that of the best Gaussian.
-
-    While the noise of both hides it, four times as many draws decide.
-    """
-    gain = end.validation.bound - best.validation.bound
-    noise = 2 * math.hypot(end.validation.error, best.validation.error)
-    # One density for both: the mixture's parameters are where Pyro's guide had the Gaussian's.
-    log_density = partial(problem.objective.log_density, end.state)
-    most = request.options.validation.max_draws
-    for count in (LEVELS.more_draws * most, LEVELS.more_draws**2 * most):
-        if not LEAST_GAIN < gain <= noise:
-            break
-        high = bound_alone(problem.space, end.state, log_density, rng, count)
-        low = bound_alone(first.space, best.state, log_density, rng, count)
-        gain, noise = high[0] - low[0], 2 * math.hypot(high[1], low[1])
-    return gain > max(LEAST_GAIN, noise)

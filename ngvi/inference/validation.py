@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS, ValidationOptions
-from ngvi.inference.problem import Problem, StateSpace
+from ngvi.inference.problem import Problem
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10
@@ -214,21 +213,6 @@ def rare_loss(
     unlikely = LEVELS.likely * LEVELS.same / (1.0 - LEVELS.confidence)
     is_sure = loss > LEVELS.likely * error or met > unlikely
     return loss if is_sure and _is_by_few(losses - loss) else 0.0
-
-
-def bound_alone(
-    space: StateSpace,
-    state: State,
-    log_density: Callable[[np.ndarray], np.ndarray],
-    rng: np.random.Generator,
-    count: int,
-) -> tuple[float, float]:
-    """Return the bound by so many draws, and its standard error, in nats, without the checks."""
-    theta, log_q = space.draw(state, rng.standard_normal((count, space.noise_dim)))
-    weights = log_density(theta) - log_q
-    if not np.isfinite(weights).all():
-        return -math.inf, math.nan
-    return float(weights.mean()), float(weights.std()) / math.sqrt(count - 1)
 
 
 def excess(problem: Problem, state: State, theta: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -77,7 +77,7 @@ def test_one_mode_is_the_fit_of_one_component(ppl):
 def test_more_components_than_the_data_tell_are_left_out(ppl):
     result = ppl.fit(of_one(ppl), num_components=3, **OPTIONS)
     assert result.family.name != "mixture"
-    assert "one component: 3 would raise the bound by less than 0.01 nats" in result.reason
+    assert "one component: 3 would raise the bound by less than" in result.reason
     # The mixture has been searched for, and given up: guide and parameters are one Gaussian's.
     params = (result.params,) if ppl.is_numpyro else ()
     ends = ppl.numpy(result.guide.quantiles(*params, 0.9)["x"])
