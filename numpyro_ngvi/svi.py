@@ -160,9 +160,8 @@ class SVI(numpyro.infer.SVI):
             self._num_dropped.total = num_dropped
         if is_lost:
             raise ValueError(
-                f"The first loss is {float(loss)}: the bound is not finite where the guide "
-                "starts. Start elsewhere (init_loc_fn=), narrower (init_scale=), or check the "
-                "data for values outside the likelihood's support."
+                f"The first loss is {float(loss)} where the guide starts. Start elsewhere "
+                "(init_loc_fn=), narrower (init_scale=), or check the data's support."
             )
         self._num_steps += 1
         if self._num_steps <= FIRST_LOOKS or self._num_steps % LOOK_EACH == 0:

@@ -305,7 +305,7 @@ MISTAKES = {
     ),
     # -- batches
     "ppl.fit(model, batches='data.csv')": "batches must be an iterable of batches, got 'data.csv'",
-    "ppl.fit(model, batches=np.zeros((3, 2)))": "batches must be an iterable.*row by row",
+    "ppl.fit(model, batches=np.zeros((3, 2)))": "batches must be an iterable.*not an array",
     "ppl.fit(model, batches=(ppl.array([[1.0]]), y))": r"got one batch, it seems: write \[",
     "ppl.fit(model, batches=iter([(y,)]))": "only once.*function that makes it",
     "ppl.fit(model, batches=[])": "holds none",

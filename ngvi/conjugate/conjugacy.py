@@ -58,8 +58,7 @@ def with_columns(
             if not np.all(np.abs(actual - expected) <= tolerance * size):
                 raise ValueError(
                     f"{declared} is not conjugate: given the other latents, its log density is not "
-                    f"linear in the statistics of that family. {WAY_OUT}, or give it a prior that "
-                    "is conjugate."
+                    f"linear in the statistics of that family. {WAY_OUT}, or change its prior."
                 )
         proper = dataclasses.replace(sites[name], loc=c.reshape(-1)).is_proper()
         if not np.all(proper):

@@ -113,9 +113,7 @@ class ConjugateGuide:
             if name in self.conjugate:
                 raise ValueError(
                     f"Site '{name}' is declared conjugate inside plate '{plate}', which is "
-                    "subsampled, and a step of a conjugate site needs all of its elements. Leave "
-                    "it to NaturalGaussianGuide(model, create_plates=...), or leave "
-                    "subsample_size out."
+                    "subsampled: leave it to NaturalGaussianGuide, or leave subsample_size out."
                 )
         plain: dict[str, ConjugateSite] = {}
         for name, family in self.conjugate.items():
@@ -207,8 +205,7 @@ class ConjugateDistribution:
     def _refuse(self, elbo: Any) -> None:
         raise NotImplementedError(
             f"{type(elbo).__name__} would draw site '{self.conjugate_site.site}', declared "
-            "conjugate, where exact steps need two points: use SVI(model, guide, BLR(), "
-            "NaturalELBO()), or NaturalGaussianGuide for all latents."
+            "conjugate: use SVI(model, guide, BLR(), NaturalELBO())."
         )
 
 

@@ -83,9 +83,8 @@ def choose(
             reason = not_additive()
         if reason is not None:
             raise ValueError(
-                "curvature='quadrature' needs a log density that is a sum of smooth functions of "
-                f"one or two affine functions of the Gaussian's latents{_names(guide)}, and this "
-                f"is none ({reason}). Use curvature='spherical'."
+                "curvature='quadrature' needs a sum of smooth functions of one or two affine "
+                f"functions of latents{_names(guide)}: {reason}. Use curvature='spherical'."
             )
     if needs is Needs.HESSIANS and (error := obstacle()) is not None:
         raise ValueError(

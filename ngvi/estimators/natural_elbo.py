@@ -135,9 +135,7 @@ class NaturalELBO:
         self._num_dropped += int(num_dropped)
         if is_first:
             warn(
-                f"NaturalELBO left out {int(num_dropped)} draws of a step whose "
-                "value, gradient or Hessian is not finite. It counts them in num_dropped. If it "
-                "goes on, the model overflows where the guide starts: start where it is finite "
-                "and narrow, with NaturalGaussianGuide(model, init_loc_fn=init_to_feasible, "
-                "init_scale=1e-3), or bring covariates to a scale near one."
+                f"NaturalELBO left out {int(num_dropped)} draws of a step whose value, gradient or "
+                "Hessian is not finite (num_dropped). If it goes on, start elsewhere and narrow "
+                "(init_loc_fn=, init_scale=), or bring covariates to a scale near one."
             )

@@ -51,9 +51,8 @@ def mixture_in(here: Families) -> str | None:
     found = [site for site, family in here.items() if isinstance(family, Mixture)]
     if found and len(here) > 1:
         raise NotImplementedError(
-            f"'{found[0]}' is a mixture beside other guides, whose draws would have to be those of "
-            "one component each: make one guide of all latents, NaturalGaussianGuide(model, "
-            "family=Mixture(...))."
+            f"'{found[0]}' is a mixture beside other guides: make one guide of all latents, "
+            "NaturalGaussianGuide(model, family=Mixture(...))."
         )
     return found[0] if found else None
 

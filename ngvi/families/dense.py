@@ -32,9 +32,8 @@ class DenseFamily(Family):
         """
         if layout.dim > self.max_dim:
             raise ValueError(
-                f"family={self.name!r} would hold matrices of {layout.dim:,} x {layout.dim:,} for "
-                f"this model's latents, {layout.dim**2 / 2**28:,.0f} GB each in float32. Use "
-                "family='diagonal' or 'low_rank'; family='auto' chooses."
+                f"family={self.name!r} would hold matrices of {layout.dim:,} x {layout.dim:,}, "
+                f"{layout.dim**2 / 2**28:,.0f} GB each. Use family='auto', or 'diagonal'."
             )
         return self
 

@@ -52,9 +52,8 @@ class Gaussian:
     def _bound(self) -> Self:
         if self.loc is None:
             raise ValueError(
-                f"{type(self).__name__}() has no coordinates yet: it is only a "
-                "specification. Call .initial(loc, scale), or pass it as family= to "
-                "NaturalGaussianGuide."
+                f"{type(self).__name__}() has no coordinates yet. Call .initial(loc, scale), or "
+                "pass it as family= to NaturalGaussianGuide."
             )
         return self
 

@@ -87,10 +87,8 @@ class SparsePrecision(ForestFamily):
             return dataclasses.replace(self, structure=structure)
         if layout.dim > MAX_GLOBALS:
             raise ValueError(
-                f"family='sparse_precision' {obstacle}. A dense family is too large for "
-                f"{layout.dim} latents: put independent elements into a plate, use "
-                "family='block_diagonal' or 'diagonal', or say SparsePrecision(locals=[...]) if "
-                "the sites are independent given the rest."
+                f"family='sparse_precision' {obstacle}: put independent elements into a plate, use "
+                "family='block_diagonal' or 'diagonal', or say SparsePrecision(locals=[...])."
             )
         warn(f"family='sparse_precision' {obstacle}. The guide is dense instead.")
         return self._dense()

@@ -22,9 +22,8 @@ def refuse_discrete(name: str, block: str) -> None:
     """
     raise DiscreteLatentError(
         f"Continuous inference cannot handle discrete sample site '{name}'. Mark it with "
-        "infer={'enumerate': 'parallel'} (or config_enumerate) and use TraceEnum_ELBO, or hide it "
-        f"from the guide, NaturalGaussianGuide({block}(model, hide=['{name}'])). If it is data "
-        "that this call leaves out, give some, of which zeros will do."
+        "infer={'enumerate': 'parallel'} (or config_enumerate) and use TraceEnum_ELBO, hide it "
+        f"from the guide, NaturalGaussianGuide({block}(model, hide=['{name}'])), or give its data."
     )
 
 

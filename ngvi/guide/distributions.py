@@ -85,7 +85,6 @@ def check_has_gradient(elbo: Any) -> None:
     """
     if elbo is not None and not isinstance(elbo, NaturalELBO):
         raise ValueError(
-            f"{type(elbo).__name__} differentiates draws, and that of a mixture has no derivative "
-            "for the weights: use NaturalELBO() with BLR(), or fit(model, ..., "
-            "num_components=...)."
+            f"{type(elbo).__name__} differentiates draws, which a mixture's weights do not allow: "
+            "use NaturalELBO() with BLR(), or fit(model, ..., num_components=...)."
         )

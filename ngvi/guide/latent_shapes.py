@@ -51,8 +51,7 @@ class LatentShapes:
             had = "out it" if expected is None else f" {expected}"
             raise ValueError(
                 f"Latent site '{name}' {has} for these arguments, but the guide was set up "
-                f"with{had}. A guide's latents are fixed by its first call: make a new "
-                "NaturalGaussianGuide for these arguments."
+                f"with{had}: make a new NaturalGaussianGuide for these arguments."
             )
         self._seen.add(signature)
 
@@ -66,6 +65,5 @@ class LatentShapes:
         if missing:
             raise ValueError(
                 f"The guide is that of another model: its latents {', '.join(map(repr, missing))} "
-                f"are missing in this one, which samples {', '.join(map(repr, sorted(found)))}. "
-                "Make the guide of the model that SVI is given."
+                f"are missing in this one, which samples {', '.join(map(repr, sorted(found)))}."
             )

@@ -126,8 +126,7 @@ class ReparametrizedGaussianGuide:
                 sites = " and ".join(map(repr, names))
                 raise ValueError(
                     f"ReparametrizedGaussianGuide finds no mode of {sites} given the other latents,"
-                    f" in {lost.sum()} of {len(lost)} elements at the guide's start. Use "
-                    "NaturalGaussianGuide, which needs none."
+                    f" in {lost.sum()} of {len(lost)} elements. Use NaturalGaussianGuide."
                 )
         self._reparametrization.start = self._own_vector(np.where(unsettled > 0, start, found))
 
@@ -173,9 +172,8 @@ class ReparametrizedGaussianGuide:
             if shapes[0] != shapes[1]:
                 raise ValueError(
                     f"Other groups need the globals of the fit, and '{name}' has shape "
-                    f"{shapes[1]} with their data, {shapes[0]} in the fit. Latents that are not of "
-                    "a group must not depend on how many there are, and data must not be left "
-                    "out: groups without any have predictive(..., new_groups=)."
+                    f"{shapes[1]} with their data, {shapes[0]} in the fit. For groups without "
+                    "data there is predictive(..., new_groups=)."
                 )
 
         def coordinates(found: dict[str, Site]) -> np.ndarray:
@@ -225,9 +223,8 @@ def check_whole(subsampled: list[str], enumerated: list[str]) -> None:
     """
     if subsampled:
         raise ValueError(
-            f"ReparametrizedGaussianGuide needs all data to find the modes of locals, and plate "
-            f"'{subsampled[0]}' is subsampled. Leave subsample_size out, or use "
-            "NaturalGaussianGuide."
+            f"ReparametrizedGaussianGuide needs all data, and plate '{subsampled[0]}' is "
+            "subsampled. Leave subsample_size out, or use NaturalGaussianGuide."
         )
     if enumerated:
         raise ValueError(

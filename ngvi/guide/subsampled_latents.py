@@ -190,9 +190,8 @@ def first_bound(bound: Any, axes: list[int], site: str) -> Any:
         first = bound[(..., slice(0, 1), *[slice(None)] * (-axis - 1))]
         if (bound != first).any():
             raise ValueError(
-                f"Latent site '{site}' is inside a subsampled plate, and the bounds of its "
-                "support differ between the plate's elements, of which this guide knows only "
-                "the first minibatch's. Draw it between constant bounds and scale it."
+                f"Latent site '{site}' is inside a subsampled plate, and the bounds of its support "
+                "differ between elements. Draw it between constant bounds and scale it."
             )
         bound = first
     return bound

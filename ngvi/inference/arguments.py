@@ -103,9 +103,8 @@ def check_batches(value: Any, name: str) -> Any:
     """Check an iterable of batches, or None."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         raise TypeError(
-            f"{name} must be an iterable of batches, and an array would be read row by row: write "
-            "a DataLoader or a list of the model's arguments, [(X1, y1), (X2, y2)]; or "
-            "fit(model, X, y) for data that fit the memory."
+            f"{name} must be an iterable of batches, not an array: write a DataLoader or a list of "
+            "the model's arguments, [(X1, y1), (X2, y2)]."
         )
     if (
         isinstance(value, (tuple, list))

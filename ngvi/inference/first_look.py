@@ -69,10 +69,8 @@ def check_seen(
     if seen.unrepeatable:
         raise ValueError(
             f"The model is another one at each call, {seen.unrepeatable}, for the same latents: it "
-            "draws random numbers that are no sample statement's (numpy's or torch's, those of a "
-            "network in training mode, a site that a block handler hides), or it counts its calls. "
-            "Draw data before fit, take minibatches by a plate with subsample_size=, and make a "
-            "latent of noise."
+            "draws random numbers that are no sample statement's, or it counts calls. Draw data "
+            "before fit, take minibatches by a plate with subsample_size=, and noise as a latent."
         )
     for name, value in seen.data.items():
         if value is not None and (where := nan_in(value)):
@@ -82,9 +80,8 @@ def check_seen(
             )
     if seen.beyond:
         warn(
-            f"The model asks for an element beyond the end of an array ({seen.beyond}), and JAX "
-            "takes the last one in its place: are there more groups than the plate has, or are "
-            "they counted from one?"
+            f"The model asks for an element beyond the end of an array ({seen.beyond}): are there "
+            "more groups than the plate has, or are they counted from one?"
         )
     for name, words in seen.odd.items():
         raise ValueError(

@@ -60,9 +60,8 @@ def check_beside(given: FitArguments) -> None:
     for name in NOT_BESIDE:
         if getattr(given, name) is not None:
             raise ValueError(
-                f"{words} is for guides that fit makes one after another, of all data in one "
-                f"process: leave {name}= out, or take SVI with NaturalGaussianGuide(model, "
-                "families.Mixture(...)), BLR() and NaturalELBO()."
+                f"{words} is for guides that fit makes itself: leave {name}= out, or take SVI with "
+                "NaturalGaussianGuide(model, families.Mixture(...)), BLR() and NaturalELBO()."
             )
     if given.reparametrize is True:
         raise ValueError(

@@ -105,8 +105,7 @@ def new_groups(asked: Asked, fitted: Iterable[Site], found: Iterable[Site]) -> N
         ):
             raise ValueError(
                 f"Latent site '{one.name}' has unconstrained shape {two.shape} for these arguments,"
-                f" and {one.shape} in the fit. Only elements of a plate can be new, and no plate "
-                "around it has the axis that differs: draw the site in one."
+                f" and {one.shape} in the fit: draw the site in a plate with the axis that differs."
             )
     sites = {site.name: site for _, site in pairs if site.plate_names & known.keys()}
     return NewGroups(known, sites) if known else None
@@ -120,8 +119,7 @@ def _asked(asked: Asked, sizes: dict[str, tuple[int, int]], inside: dict) -> dic
         differ = {name: pair for name, pair in sizes.items() if pair[0] != pair[1]}
         if not differ:
             raise ValueError(
-                "new_groups=True takes as new what a plate has beyond the fit's elements, and all "
-                f"plates around latents are as in the fit ({_listed(sizes)}): name one whose "
+                f"new_groups=True finds plates as in the fit ({_listed(sizes)}): name one whose "
                 "elements are all new, new_groups='...'."
             )
         return {

@@ -61,9 +61,8 @@ def tree_of(
         kind, array = "numpy", np.asarray(value)
     if array is None or array.dtype.kind not in files.KINDS:
         raise TypeError(
-            f"The model's {where} is a {type(value).__name__}, which a file of arrays, numbers "
-            "and texts cannot hold. Save without the model's arguments, save(path, "
-            "data=False), and give them to load(path, model, ...) again."
+            f"The model's {where} is a {type(value).__name__}, which a file cannot hold: write "
+            "save(path, data=False), and give the arguments to load(path, model, ...) again."
         )
     name = f"data/{len(arrays)}"
     arrays[name] = array

@@ -17,6 +17,5 @@ def check_no_dynamic_supports(sites: Iterable[str]) -> None:
     for site in sites:
         raise ValueError(
             f"The support of latent site '{site}' depends on other latents, and there are latents "
-            "inside a subsampled plate. Draw it from a fixed support, Uniform(0, 1) say, and scale "
-            "and shift it."
+            "inside a subsampled plate. Draw it from a fixed support, and scale and shift it."
         )

@@ -264,6 +264,5 @@ def check_dense(family: Any) -> None:
         size = math.ceil(family.dim * family.loc.nbytes / 2**30)
         raise ValueError(
             f"A dense matrix of {family.dim} latents takes {size} GiB. Use .variance, .sample, "
-            f".log_prob or .whiten of the {type(family).__name__}, whose cost is linear in the "
-            "number of its blocks."
+            f".log_prob or .whiten of the {type(family).__name__}."
         )

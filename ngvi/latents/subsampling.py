@@ -122,6 +122,5 @@ class MinibatchElements:
         raise ValueError(
             f"Latent site '{site.name}' is inside plate '{name}', which is subsampled "
             f"({len(self.indices[name])} of {size}): a family={family.name!r} guide of these "
-            "latents does not support local latent variables, because it has no parameters of "
-            f"the plate's single elements. {WAYS_OUT}"
+            f"latents does not support local latent variables. {WAYS_OUT}"
         )

@@ -31,16 +31,14 @@ def find_matrices(layout: Layout, names: Sequence[str] | None, max_side: int) ->
         elif names is not None:
             raise ValueError(
                 f"Latent site {site.name!r} of MatrixNormal(sites=...) has shape {site.shape}, "
-                "and is no matrix of at least two rows and two columns. Leave it out of "
-                "sites=: what is no matrix has a standard deviation for each element."
+                "and is no matrix of at least two rows and two columns. Leave it out of sites=."
             )
     if not found:
         shapes = ", ".join(f"{site.name!r} {site.shape}" for site in layout.sites[:10])
         more = ", ..." if len(layout.sites) > 10 else ""
         raise ValueError(
             "family='matrix_normal' needs a latent site that is a matrix of at least two rows "
-            f"and two columns, and the latent sites are {shapes}{more}. Use family='diagonal' "
-            "(any size), 'low_rank', or 'auto', which finds what suits the model."
+            f"and two columns, and the latent sites are {shapes}{more}. Use family='auto'."
         )
     return tuple(sorted(found))
 

@@ -171,9 +171,8 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             raise ValueError(
-                "The first call of a ConjugateGuide checks that its sites are conjugate, which "
-                "takes the data: call svi.init(...), svi.step(...) or svi.run(...) outside of "
-                "jax.jit once."
+                "The first call of a ConjugateGuide takes the data: call svi.init(...), "
+                "svi.step(...) or svi.run(...) outside of jax.jit once."
             )
         key = numpyro.prng_key()
         if key is None or isinstance(key, jax.core.Tracer):

@@ -246,8 +246,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         if dim != self.latent_dim:
             raise ValueError(
                 f"The guide is given parameters of {dim} latents, and its model has "
-                f"{self.latent_dim} with the arguments of its first call. Call it once with its "
-                "data, or with zeros of their shapes, handlers.seed(guide, 0)(X, y)."
+                f"{self.latent_dim}. Call it once with its data, handlers.seed(guide, 0)(X, y)."
             )
         return found
 

@@ -98,9 +98,8 @@ class _Joint(NamedTuple):
         if not families:
             names = ", ".join(map(repr, params)) if isinstance(params, dict) else "its input"
             raise ValueError(
-                f"{self.name} sees no natural parameters among {names}. It moves the "
-                "posterior of a NaturalGaussianGuide: use that guide, or an ordinary "
-                "optimiser such as numpyro.optim.Adam."
+                f"{self.name} sees no natural parameters among {names}: use a "
+                "NaturalGaussianGuide, or an optimiser such as numpyro.optim.Adam."
             )
         zero = jnp.asarray(np.int32(0))
         return JointState(zero, zero, self.rule.init(families), self.of_model.init(params))

@@ -59,9 +59,8 @@ class Arguments:
         ]
         if not same or any(left is not right and left != right for left, right in constants):
             raise ValueError(
-                "The batches' arguments differ in more than their arrays, or the model does with "
-                "an array what JAX cannot trace: every batch must have the same structure, numbers "
-                "and texts, and be used by jax.numpy only."
+                "The batches' arguments differ in more than their arrays: every batch must have "
+                "the same structure, numbers and texts, and be used by jax.numpy only."
             )
         self._leaves, self.arrays = other._leaves, other.arrays
 

@@ -165,10 +165,9 @@ def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
         warn(
             f"The model computes with {sum(map(math.prod, shapes)):,} numbers that require "
             f"gradients (tensors of shapes {', '.join(map(str, shapes[:3]))}"
-            f"{', ...' * (len(shapes) > 3)}) and are neither latents nor parameters, so that no "
-            "step moves them. Of a network: pyro.module('name', network) in the model makes them "
-            "parameters, to_pyro_module_(network) with PyroSamples latents, and "
-            "network.requires_grad_(False) says that they shall stay."
+            f"{', ...' * (len(shapes) > 3)}) and are neither latents nor parameters: no step moves "
+            "them. Call pyro.module('name', network) in the model, to_pyro_module_(network) for "
+            "latents, or network.requires_grad_(False)."
         )
 
 

@@ -47,9 +47,8 @@ class PosteriorParameters(PyroModule):
                 raise ValueError(
                     f"The parameter store has '{self._pyro_name}.{name}' of another guide, of "
                     f"shape {tuple(values[name].shape)} in place of {tuple(self._shapes[name])}: "
-                    "call pyro.clear_param_store() before a new model. If it is this guide's own, "
-                    "from an earlier process, its first call has no data: call it once with data "
-                    "of these shapes, of which zeros will do, guide(X, y)."
+                    "call pyro.clear_param_store() before a new model, or, if it is this guide's "
+                    "own, call the guide once with data of these shapes, guide(X, y)."
                 )
             leaf = getattr(values[name], "unconstrained", lambda value=values[name]: value)()
             mark(leaf, Coordinate(self._specification, self._pyro_name, name))

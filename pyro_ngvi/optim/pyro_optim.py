@@ -86,8 +86,7 @@ class JointOptim(PyroOptim):
         if not natural:
             raise ValueError(
                 f"{type(self).__name__} sees no natural parameters among {len(model_parameters)} "
-                "tensors. It moves the posterior of a NaturalGaussianGuide: use that guide, or "
-                "an ordinary optimiser such as pyro.optim.Adam."
+                "tensors: use a NaturalGaussianGuide, or an optimiser such as pyro.optim.Adam."
             )
         joint = self._bind(natural).joint
         tensors = list(natural.values())
@@ -150,8 +149,7 @@ class JointOptim(PyroOptim):
         if state_dict and "state" not in state_dict:
             raise ValueError(
                 f"{type(self).__name__} was given the state of another optimiser, of "
-                f"{', '.join(map(repr, list(state_dict)[:3]))}: it goes on from that of its own "
-                "get_state() or save(...)."
+                f"{', '.join(map(repr, list(state_dict)[:3]))}: give it its own get_state()."
             )
         self._state_waiting_to_be_consumed = dict(state_dict)
         self.other.set_state(state_dict.get("other", {}))

@@ -150,10 +150,9 @@ class JointOptimizer(torch.optim.Optimizer):
         """
         if not state.count:
             raise ValueError(
-                f"The first gradient of {', '.join(owners)} is not finite: the bound is not "
-                "finite where the guide starts. Start elsewhere (init_loc_fn=), narrower "
-                "(init_scale=), or check the data for values outside the likelihood's support, and "
-                "what computes in float16 for numbers beyond 65,504."
+                f"The first gradient of {', '.join(owners)} is not finite where the guide starts. "
+                "Start elsewhere (init_loc_fn=), narrower (init_scale=), or check the data for "
+                "values outside the likelihood's support, and float16 for numbers beyond 65,504."
             )
         here = [family.detach() for family in families]
         earlier, rule_state = self._rule().recover(state.rule, here)
