@@ -95,10 +95,6 @@ def named_as_an_option(ppl):
     return lambda y, tolerance=2.0: normal(ppl, scale=tolerance)
 
 
-def conditioned(ppl):
-    return ppl.handlers.condition(models.location(ppl), data={"Mu": ppl.array(0.0)})
-
-
 def before_the_first_call(ppl):
     guide = ppl.guide(models.location(ppl))
     guide.median(shared_result(ppl).params)
@@ -337,7 +333,6 @@ MISTAKES = {
     "linear(ppl, ppl.array([1.0, 2.0]), y)": "site '?y",
     "linear(ppl, y, y + 0j)": "site '?y",
     "fit(ppl, drawing_rows(ppl))": "another one at each call, as .*Draw data before",
-    "fit(ppl, ppl.handlers.condition(model, data=[y]))": "Handler condition .*dict.*, got list",
     # -- results
     "result.nuts(0)": "num_samples",
     "result.nuts(num_warmup=-1)": "num_warmup",
@@ -388,9 +383,6 @@ WARNINGS = {
         r"'y' has data of shape \(3, 1\).*to \(3, 3\)"
     ),
     "linear(ppl, column, y)": "counts several times",
-    "fit(ppl, conditioned(ppl), max_steps=1, effort='quick')": (
-        "Handler condition has a value for 'Mu', which is.*'mu' me"
-    ),
     "svi(ppl, stock(ppl, 'Adam'), ppl.elbo())": "Adam divides each coordinate.*BLR.*Snngm",
     "svi(ppl, stock(ppl, 'ClippedAdam'), ppl.elbo())": "Adam divides each coordinate",
 }

@@ -144,7 +144,9 @@ class FitCall:
         """Return the first set-up, checked."""
         given = self.given
         if (seen := self.look(self.model, self.args, self.kwargs)) is not None:
-            check_seen(seen, self.model, self.args, self.kwargs, given.allow_prior)
+            check_seen(
+                seen, self.model, self.args, self.kwargs, given.allow_prior, self.log_densities
+            )
             if given.init is not None and seen.latents:
                 check_has_latents(given.init, seen.latents)
             warn_of_unknown_sites(seen, given.init_loc_fn)

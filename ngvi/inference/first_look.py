@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,41 +23,49 @@ from ngvi.inference.tells import signature_of
 class Seen:
     """The sites of one run.
 
+    :ivar arguments: the model's, with arrays of numpy.
     :ivar latents: names.
     :ivar others: names of what follows from latents: deterministic sites.
     :ivar data: the values of observed sites that are known and that no mask covers; None of others.
-    :ivar without_density: observed sites whose log density is NaN because arguments are.
-    :ivar nan: where arguments of the model hold NaN, in words, by their names.
     :ivar odd: what data of a site have that its distribution has not, whatever its parameters are,
         in words.
     :ivar beyond: what was found of indices beyond the end of an array, or nothing.
     :ivar unrepeatable: where another run for the same latents differs from this one, in words.
-    :ivar unknown: which handler around the model names what is no site of it, by that name.
     """
 
+    arguments: tuple[tuple, dict[str, Any]]
     latents: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     data: dict[str, np.ndarray | None] = field(default_factory=dict)
-    without_density: list[str] = field(default_factory=list)
-    nan: dict[str, str] = field(default_factory=dict)
     odd: dict[str, str] = field(default_factory=dict)
     beyond: str = ""
     unrepeatable: str = ""
-    unknown: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def has_nan(self) -> bool:
-        """Whether data do."""
-        return any(map(nan_in, self.data.values()))
+    def observe(
+        self, name: str, value: np.ndarray | None, support: Any, is_in: Callable | None = None
+    ) -> None:
+        """Note an observed site.
+
+        :param support: see :func:`oddity`, as ``is_in``.
+        """
+        self.data[name] = value
+        if value is not None and (words := oddity(value, support, is_in)):
+            self.odd[name] = words
 
 
 def check_seen(
-    seen: Seen, model: Callable, args: tuple, kwargs: Mapping[str, Any], allow_prior: bool
+    seen: Seen,
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    allow_prior: bool,
+    log_densities: Callable[[Callable, tuple, dict[str, Any]], dict[str, np.ndarray]],
 ) -> None:
     """Refuse a model that observes nothing, and data with NaN.
 
     :param args: of the model.
     :param allow_prior: whether it may observe nothing.
+    :param log_densities: gives those of observed sites at a run.
     :raises ValueError: naming sites or arguments, and what to do.
     :raises TypeError: for the name of a site.
     """
@@ -88,70 +96,31 @@ def check_seen(
             f"Observed site '{name}' {words}, where its density is zero: leave these rows out, "
             "cover them with a mask, or take a distribution that has such data."
         )
-    if seen.without_density:
-        where = "; ".join(f"{name} holds NaN {words}" for name, words in seen.nan.items())
-        names = ", ".join(f"'{name}'" for name in seen.without_density)
-        raise ValueError(
-            f"The log density of observed {names} is NaN: {where} (arguments of the model are "
-            "counted from zero). Leave these rows out, or impute what is missing by latents."
-        )
+    if nan := nan_in_arguments(*seen.arguments):
+        try:
+            found = log_densities(model, args, kwargs)
+        except Exception:  # noqa: BLE001  the set-up fails as well, and says why
+            return
+        where = "; ".join(f"{name} holds NaN {words}" for name, words in nan.items())
+        if names := ", ".join(f"'{name}'" for name in found if np.isnan(found[name]).any()):
+            raise ValueError(
+                f"The log density of observed {names} is NaN: {where} (arguments of the model are "
+                "counted from zero). Leave these rows out, or impute what is missing by latents."
+            )
 
 
 def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
-    """Warn of values, for a start or a handler around the model, that are of no site of it.
+    """Warn of values for a start that are of no site of the model.
 
     :param init_loc_fn: the user's, such as ``init_to_value(values={...})``, or None.
     """
     values = getattr(init_loc_fn, "keywords", {}).get("values")
-    known = dict.fromkeys((*seen.latents, *seen.others, *seen.data))
-    of_start = dict.fromkeys(values if isinstance(values, Mapping) else (), "init_loc_fn=")
-    for name, where in {**of_start, **seen.unknown}.items():
+    known = list(dict.fromkeys((*seen.latents, *seen.others, *seen.data)))
+    for name in values if isinstance(values, Mapping) else ():
         if name not in known:
-            lower = {str(one).lower(): one for one in known}
-            near = difflib.get_close_matches(str(name).lower(), lower, 1)
-            meant = f": is {lower[near[0]]!r} meant?" if near else f": it has {list(known)}."
-            warn(f"{where} has a value for '{name}', which is no site of the model{meant}")
-
-
-def check_handlers(handlers: Iterable[tuple[Any, Callable]]) -> None:
-    """Refuse handlers around a model whose values are not by site.
-
-    :param handlers: each with what it is around.
-    :raises TypeError: naming the handler.
-    """
-    for handler, _ in handlers:
-        data = getattr(handler, "data", None)
-        by_site = data is None or isinstance(data, Mapping) or hasattr(data, "nodes")
-        if not by_site and not callable(data):
-            raise TypeError(
-                f"Handler {_kind(handler)} around the model takes data= by the names of sites, a "
-                f"dict such as {{'y': y}}, got {type(data).__name__}."
-            )
-
-
-def _kind(handler: Any) -> str:
-    return type(handler).__name__.removesuffix("Messenger").lower()
-
-
-def unknown_sites(
-    handlers: Iterable[tuple[Any, Callable]],
-    known: Iterable[str],
-    sites_of: Callable[[Callable], Iterable[str]],
-) -> dict[str, str]:
-    """Names for which handlers around a model have a value, and that no site has; which handler.
-
-    :param handlers: each with what it is around.
-    :param known: the sites of the model with all of its handlers, which may rename some.
-    :param sites_of: those of what a handler is around.
-    """
-    found = {}
-    for handler, inner in handlers:
-        given = [getattr(handler, one, None) for one in ("data", "config")]
-        names = {name for one in given if isinstance(one, Mapping) for name in one}
-        names.difference_update(known)
-        if names and (missing := names.difference(sites_of(inner))):
-            found.update(dict.fromkeys(sorted(map(str, missing)), f"Handler {_kind(handler)}"))
-    return found
+            near = difflib.get_close_matches(str(name), known, 1)
+            meant = f": is {near[0]!r} meant?" if near else f": it has {known}."
+            warn(f"init_loc_fn= has a value for '{name}', which is no site of the model{meant}")
 
 
 def without_density(log_densities: Mapping[str, np.ndarray]) -> str:

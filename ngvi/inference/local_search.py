@@ -32,7 +32,6 @@ from ngvi.inference.metric import Corrected, Metric
 from ngvi.inference.model_parameters import with_model_parameters
 from ngvi.inference.options import LEVELS, LocalSearchOptions
 from ngvi.inference.problem import Problem
-from ngvi.inference.runaway import widens_without_limit
 from ngvi.inference.search import Search, Status, Steps
 from ngvi.inference.validation import validate
 
@@ -127,7 +126,7 @@ class LocalSearch(Search):
             if self.sample:  # not of a state that another search has found
                 status = yield from self._stage(options.stage_part * self.tolerance)
             # Near the optimum rounding may end a stage: fresh draws say whether it is one.
-            is_near = status in (Status.STUCK, Status.STALLED) and self.gap <= self.tolerance
+            is_near = status is Status.STUCK and self.gap <= self.tolerance
             if status is not None and not is_near:
                 return status
             # More where the bound may be flatter than the metric.
@@ -219,7 +218,7 @@ class LocalSearch(Search):
             if len(self.trace) >= self.monitor.max_steps:
                 return Status.MAX_STEPS
             if _is_stalled(values, gap, self.gap, options):
-                return Status.STALLED
+                return Status.STUCK
             step = self._metric().step(found.direction, self.damping, self.radius)
             if step is None:
                 return Status.STUCK
@@ -239,8 +238,6 @@ class LocalSearch(Search):
             self._accept(step, ends, estimate)
             values.append(estimate.value)
             if len(self.trace) % options.check_every == 0:
-                if self._is_too_wide():
-                    return Status.UNBOUNDED
                 if self._held_out.is_overfitted(self.state, gained):
                     return Status.OVERFITTED
             yield
@@ -323,15 +320,6 @@ class LocalSearch(Search):
         dim = self.problem.space.dim
         several = max(dim / options.pair_latents, 1.0) if is_alike else 1.0
         return length <= options.pair_length * several
-
-    def _is_too_wide(self) -> bool:
-        """Whether a standard deviation is one that few posteriors have, and none stops it."""
-        space = self.problem.space
-        widest = max(float(np.max(sd)) for sd in space.stddevs(self.state).values())
-        # Beside larger ones no square of one is seen.
-        if not self.options.check_endless or not widest > space.eps**-0.5:
-            return False
-        return widens_without_limit(self.problem, self.state, self.options.runaway)
 
     # -- draws and the metric ---------------------------------------------------------
 

@@ -246,7 +246,6 @@ _STATUS: dict[Status | None, str] = {
         "curve"
     ),
     Status.STUCK: _STUCK,
-    Status.STALLED: _STUCK,
     Status.CONTRADICTED: _STUCK,
     Status.OVERFITTED: (
         "the bound rises over the draws that a step learns from, but not over others, and fresh "

@@ -24,16 +24,9 @@ from ngvi.inference.problem import Problem
 from ngvi.latents.layout import name_of
 
 
-def runaway(
-    problem: Problem,
-    state: State,
-    options: RunawayOptions,
-    tolerance: float = 0.0,
-    is_optimum: bool = False,
-) -> str:
+def runaway(problem: Problem, state: State, options: RunawayOptions, tolerance: float = 0.0) -> str:
     """Return what runs to infinity, in a sentence that says what to try; or nothing.
 
-    :param is_optimum: whether the state is one: then gradients have seen no way on.
     :param tolerance: what a parameter's limit has to be worth, in nats, beyond where it is.
     """
     if problem.objective.is_subsampled:
@@ -43,97 +36,34 @@ def runaway(
     theta, _ = problem.space.draw(state, noise)
     if not np.isfinite(theta).all():
         return ""
-    found = _of_latents(problem, state, theta, options, is_optimum)
+    found = _of_latents(problem, state, theta, options)
     return found or _of_parameters(problem, state, theta, options, tolerance)
 
 
-def widens_without_limit(problem: Problem, state: State, options: RunawayOptions) -> bool:
-    """Whether a Gaussian gains without limit as it widens about its own mean."""
-    rng = np.random.default_rng(0)
-    noise = rng.standard_normal((options.num_draws, problem.space.noise_dim))
-    theta, _ = problem.space.draw(state, noise)
-    gaps = theta - problem.space.mean(state)
-    return not np.isfinite(gaps).all() or _Draws(problem, state, theta, options).are_endless(gaps)
+def _is_endless(
+    problem: Problem, state: State, theta: np.ndarray, gaps: np.ndarray, options: RunawayOptions
+) -> bool:
+    """Whether the density has no end along the axis where draws are.
 
-
-def longest_axis(gaps: np.ndarray) -> np.ndarray:
-    """Return the axis along which vectors are longest, of length one.
-
-    :param gaps: shape ``(N, d)``.
+    :param theta: draws of the state.
+    :param gaps: from where the way begins to the draws.
     """
-    return np.linalg.svd(gaps / (np.abs(gaps).max() or 1.0), full_matrices=False)[2][0]
-
-
-class _Draws:
-    """Draws of a state, and the density farther out.
-
-    Whatever one to one map takes the draws there, the bound changes by the mean of what the log
-    density gains and of the map's log Jacobian.
-    """
-
-    def __init__(
-        self, problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions
-    ) -> None:
-        self.problem, self.state, self.theta, self.options = problem, state, theta, options
-        self._before = self._values(theta)
-
-    def _values(self, theta: np.ndarray) -> np.ndarray:
-        return _values(self.problem, self.state, theta)
-
-    def rise(self, theta: np.ndarray) -> float:
-        """Of the log density, in nats, where the draws are taken to others."""
-        with np.errstate(all="ignore"):
-            return float(np.mean(self._values(theta) - self._before))
-
-    def stretched(self, gaps: np.ndarray, axis: np.ndarray, factor: float) -> np.ndarray:
-        """Return the draws, so many times as far along an axis."""
+    before = _values(problem, state, theta)
+    longest = np.linalg.svd(gaps / (np.abs(gaps).max() or 1.0), full_matrices=False)[2][0]
+    shares = np.abs(longest) / np.abs(longest).max()
+    # Smaller parts are what data determine, and move little.
+    for part in (0.0, LEVELS.tiny, LEVELS.negligible):
+        axis = np.where(shares > part, longest, 0.0)
         along = (gaps @ axis)[:, None] * axis / float(axis @ axis)
-        return self.theta + (factor - 1.0) * along
-
-    def are_endless(self, gaps: np.ndarray, is_optimum: bool = False) -> bool:
-        """Return whether the density has no end along the axis where the draws are.
-
-        Nor, where the state is no optimum, along the axis that moves the density least.
-
-        :param gaps: from where the way begins.
-        """
-        longest = longest_axis(gaps)
-        shares = np.abs(longest) / np.abs(longest).max()
-        # Smaller parts are what data determine, and move little.
-        parts = 0.0, LEVELS.tiny, LEVELS.negligible
-        axes = [np.where(shares > part, longest, 0.0) for part in parts]
-        if any(self._is_endless(gaps, axis) for axis in axes):
+        rises = []
+        for factor in (options.farther, options.farther**2):
+            with np.errstate(all="ignore"):
+                farther = _values(problem, state, theta + (factor - 1.0) * along)
+                rises.append(float(np.mean(farther - before)) + 0.5 * math.log(factor))
+        known = [rise for rise in rises if math.isfinite(rise)]  # numbers end before a density does
+        if known and min(known) > 0:
             return True
-        flattest = None if is_optimum else self._flattest_axis()
-        return flattest is not None and self._is_endless(gaps, flattest)
-
-    def _is_endless(self, gaps: np.ndarray, axis: np.ndarray) -> bool:
-        farther = self.options.farther, self.options.farther**2
-        pairs = [(self.rise(self.stretched(gaps, axis, factor)), factor) for factor in farther]
-        # Numbers end before a density does.
-        known = [(one, factor) for one, factor in pairs if math.isfinite(one)]
-        return bool(known) and all(one > -0.5 * math.log(factor) for one, factor in known)
-
-    def _flattest_axis(self) -> np.ndarray | None:
-        """Of the Gaussian's own, the one that moves the density least.
-
-        The longest is tilted by what is left of the way of the latents that data determine.
-        """
-        space, dim = self.problem.space, self.problem.space.dim
-        if space.noise_dim != dim or dim > LEVELS.max_dense:
-            return None
-        rng = np.random.default_rng(0)
-        noise = rng.standard_normal((max(self.options.num_draws, 2 * dim), dim))
-        theta, _ = space.draw(self.state, noise)
-        ends, _ = space.draw(self.state, np.concatenate([np.eye(dim), np.zeros((1, dim))]))
-        factor = (ends[:-1] - ends[-1]).T
-        _, gradients = self.problem.objective.gradient(self.state, theta)
-        slopes = gradients @ factor
-        if not np.isfinite(slopes).all():
-            return None
-        axis = factor @ np.linalg.svd(slopes)[2][-1]
-        size = np.abs(axis).max()
-        return axis / size if size > 0.0 else None
+    return False
 
 
 def _values(problem: Problem, state: State, theta: np.ndarray) -> np.ndarray:
@@ -142,15 +72,13 @@ def _values(problem: Problem, state: State, theta: np.ndarray) -> np.ndarray:
         return problem.objective.log_density(state, theta) if found is None else found
 
 
-def _of_latents(
-    problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions, is_optimum: bool
-) -> str:
+def _of_latents(problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions) -> str:
     gaps = theta - problem.space.mean(problem.space.initial)
     sizes = np.sqrt(np.mean((gaps / (largest := np.abs(gaps).max() or 1.0)) ** 2, 0)) * largest
     index = int(np.argmax(sizes))
     if not sizes[index] > options.distant:
         return ""
-    if not _Draws(problem, state, theta, options).are_endless(gaps, is_optimum):
+    if not _is_endless(problem, state, theta, gaps, options):
         return ""
     name = name_of(index, problem.space.sites)
     mean, sd = float(theta[:, index].mean()), float(theta[:, index].std())

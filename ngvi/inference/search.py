@@ -21,8 +21,7 @@ class Status(enum.Enum):
 
     OPTIMUM = "the upper limit of what is left is within the tolerance"
     MAX_STEPS = "all steps are used"
-    STUCK = "no step gains"
-    STALLED = "steps over fixed draws gain next to nothing"
+    STUCK = "no step gains, or next to nothing"
     OVERFITTED = "the bound rises over the draws that are learnt from alone"
     NOISE = "the most draws leave more than the tolerance"
     RISING = "steps keep gaining"
@@ -31,7 +30,7 @@ class Status(enum.Enum):
 
 
 #: Ends of a search over fixed draws after which fresh ones at every step may go on.
-NO_PROGRESS = (Status.STUCK, Status.STALLED, Status.OVERFITTED, Status.NOISE, Status.RISING)
+NO_PROGRESS = (Status.STUCK, Status.OVERFITTED, Status.NOISE, Status.RISING)
 
 Steps = Generator[None, None, Status | None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,65 +13,37 @@ from jax.extend.core import ClosedJaxpr
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
-from numpyro.primitives import Messenger
 
-from ngvi.inference.first_look import (
-    Seen,
-    check_handlers,
-    constant_support,
-    nan_in,
-    nan_in_arguments,
-    oddity,
-    unknown_sites,
-)
+from ngvi.inference.first_look import Seen, constant_support
 from numpyro_ngvi.inference.new_groups import out_of_bounds
 from numpyro_ngvi.tracing.programs import what_it_does
 
 
 def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
-    """What a run shows that computes nothing; None if the model does not run so.
+    """Return what a run shows that computes nothing; None if the model does not run so.
 
-    Only where the model takes elements of arrays by indices does it run in earnest, once. Only
-    where arguments hold NaN, and data do not, are log densities computed.
+    Only where the model takes elements of arrays by indices does it run in earnest, once.
     """
-    check_handlers(_handlers(model))
-    seen = Seen()
+    seen = Seen(as_numpy((args, kwargs)))
 
     def run() -> None:
-        trace = _trace(model, args, kwargs)
-        seen.unknown = unknown_sites(
-            _handlers(model), trace, lambda inner: _trace(inner, args, kwargs)
-        )
-        seen.others = [k for k, site in trace.items() if site["type"] == "deterministic"]
-        sites = {k: site for k, site in trace.items() if site["type"] == "sample"}
-        seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
-        seen.data = {name: _known(site) for name, site in sites.items() if site["is_observed"]}
-        with jax.ensure_compile_time_eval():
-            for name, value in seen.data.items():
-                support = constant_support(sites[name]["fn"], dist.constraints.Constraint)
-                if value is not None and (words := oddity(value, support)):
-                    seen.odd[name] = words
+        seen.latents, seen.others, seen.data = [], [], {}
+        for name, site in _trace(model, args, kwargs).items():
+            if site["type"] == "deterministic":
+                seen.others.append(name)
+            elif site["type"] == "sample" and site["is_observed"]:
+                with jax.ensure_compile_time_eval():
+                    support = constant_support(site["fn"], dist.constraints.Constraint)
+                    seen.observe(name, _known(site), support)
+            elif site["type"] == "sample":
+                seen.latents.append(name)
 
     try:
         program, data = jax.make_jaxpr(run)(), seen.data
         again = jax.make_jaxpr(lambda: run())()  # another function, which is traced anew
-        seen.unrepeatable = _hidden(model, args, kwargs) or _unrepeatable(
-            program, data, again, seen.data
-        )
+        seen.unrepeatable = _unrepeatable(program, data, again, seen.data)
         if any(map(_are_indices, jax.tree.leaves((args, kwargs)))) and "gather" in str(program):
             seen.beyond = out_of_bounds(model, args, kwargs)
-        own = as_numpy((args, kwargs))
-        seen.nan = nan_in_arguments(*own)
-        if seen.nan and not seen.has_nan:
-            run()  # for data that the model has computed
-        if not seen.nan or seen.has_nan:
-            return seen
-        filled = jax.tree.map(_filled, own)
-        with_nan, without = (
-            [k for k, one in log_densities(model, *run).items() if np.isnan(one).any()]
-            for run in ((args, kwargs), filled)
-        )
-        seen.without_density = [name for name in with_nan if name not in without]
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return None
     return seen
@@ -100,24 +72,6 @@ def _is_same(one: Any, other: Any) -> bool:
         return True
     is_float = jnp.issubdtype(one.dtype, jnp.inexact)
     return one.shape == other.shape and np.array_equal(one, other, equal_nan=is_float)
-
-
-def _hidden(model: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
-    """Which latent a handler hides, so that it is drawn, in words; or nothing."""
-    for handler, inner in _handlers(model):
-        if type(handler) is handlers.block:
-            outer = _trace(handler, args, kwargs)
-            for name, site in _trace(inner, args, kwargs).items():
-                if site["type"] == "sample" and not site["is_observed"] and name not in outer:
-                    return f"as at site '{name}'"
-    return ""
-
-
-def _handlers(model: Any) -> Iterator[tuple[Any, Callable]]:
-    """The handlers around a model, each with what it is around."""
-    while isinstance(model, Messenger) and callable(model.fn):
-        yield model, model.fn
-        model = model.fn
 
 
 def _are_indices(leaf: Any) -> bool:
@@ -165,9 +119,3 @@ def log_densities(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[
     observed = [(k, site) for k, site in sites if site["type"] == "sample" and site["is_observed"]]
     with numpyro.validation_enabled(False):
         return {name: np.asarray(site["fn"].log_prob(site["value"])) for name, site in observed}
-
-
-def _filled(leaf: Any) -> Any:
-    if isinstance(leaf, (np.ndarray, float)) and nan_in(leaf):
-        return np.nan_to_num(leaf, nan=0.5)
-    return leaf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -18,82 +17,45 @@ from pyro.infer.autoguide.initialization import (
     init_to_feasible,
     init_to_uniform,
 )
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
-from ngvi.inference.first_look import (
-    Seen,
-    check_handlers,
-    constant_support,
-    nan_in_arguments,
-    oddity,
-    unknown_sites,
-)
+from ngvi.inference.first_look import Seen, constant_support
 from pyro_ngvi.guide.checks import frozen_parts, quiet_trace
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
 def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
-    """What a run shows, which leaves no parameters behind; None if the model does not run.
-
-    Only where arguments hold NaN, and data do not, are log densities computed.
-    """
-    check_handlers(_handlers(model))
-    seen = Seen()
+    """Return what a run shows, which leaves no parameters; None if the model does not run."""
     try:
+        seen = Seen(as_numpy((args, kwargs)))
         with _leaving_nothing(model):
             trace = quiet_trace(InitMessenger(_start)(model), args, kwargs)
             seen.unrepeatable = _unrepeatable(model, args, kwargs)
-        sites = _samples(trace)
-        seen.unknown = unknown_sites(
-            _handlers(model), trace.nodes, lambda inner: _trace(inner, args, kwargs)
-        )
-        seen.latents = [name for name, site in sites.items() if not site["is_observed"]]
-        seen.others = [name for name, site in sites.items() if site["infer"].get("_deterministic")]
-        observed = {name: site for name, site in sites.items() if site["is_observed"]}
-        seen.data = {k: _known(site) for k, site in observed.items() if k not in seen.others}
-        for name in seen.data:
-            value, support = _value(observed[name]), constant_support(sites[name]["fn"], Constraint)
-            if value is not None and (words := oddity(value, support, partial(_are_in, support))):
-                seen.odd[name] = words
-        seen.nan = nan_in_arguments(*as_numpy((args, kwargs)))
-        if not seen.nan or seen.has_nan:
-            return seen
-        filled = _mapped((args, kwargs), _filled)
-        with_nan, without = (
-            [k for k, one in log_densities(model, *run).items() if np.isnan(one).any()]
-            for run in ((args, kwargs), filled)
-        )
-        seen.without_density = [name for name in with_nan if name not in without]
+        for name, site in _samples(trace).items():
+            if site["infer"].get("_deterministic"):
+                seen.others.append(name)
+            elif site["is_observed"]:
+                support = constant_support(site["fn"], Constraint)
+                seen.observe(name, _value(site), support, partial(_are_in, support))
+            else:
+                seen.latents.append(name)
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return None
     return seen
 
 
 def as_numpy(tree: Any) -> Any:
-    """With numpy's arrays in place of tensors."""
-
-    def own(leaf: Any) -> Any:
-        if not _is_real(leaf):
-            return leaf
-        is_narrow = torch.finfo(leaf.dtype).bits < 32  # bfloat16, which numpy does not know
-        return (leaf.float() if is_narrow else leaf).detach().cpu().numpy()
-
-    return _mapped(tree, own)
-
-
-def _is_real(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.layout is torch.strided
-
-
-def _mapped(tree: Any, function: Callable) -> Any:
+    """Return the same with numpy's arrays in place of tensors."""
     if isinstance(tree, dict):
-        return {name: _mapped(one, function) for name, one in tree.items()}
+        return {name: as_numpy(one) for name, one in tree.items()}
     if type(tree) in (list, tuple):
-        return type(tree)(_mapped(one, function) for one in tree)
-    return function(tree)
+        return type(tree)(map(as_numpy, tree))
+    if not isinstance(tree, Tensor) or tree.layout is not torch.strided:
+        return tree
+    # Numpy does not know bfloat16.
+    return (tree.float() if tree.dtype is torch.bfloat16 else tree).numpy(force=True)
 
 
 def _start(site: dict[str, Any]) -> Tensor | None:
@@ -157,26 +119,6 @@ def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return torch.allclose(a, b, rtol=0.0, atol=tolerance, equal_nan=True)
 
 
-def _handlers(model: Any) -> Iterator[tuple[Any, Callable]]:
-    """The handlers around a model, each with what it is around."""
-    while isinstance(model, functools.partial) or hasattr(model, "msngr"):
-        if hasattr(model, "msngr"):
-            yield model.msngr, model.fn
-            model = model.fn
-        elif model.args and isinstance(model.args[0], Messenger):
-            handler, model = model.args[:2]
-            yield handler, model
-        elif model.args or model.keywords:
-            return
-        else:
-            model = model.func
-
-
-def _known(site: dict[str, Any]) -> np.ndarray | None:
-    """The data of an observed site, if they are real numbers and nothing masks them."""
-    return _value(site) if _is_real(site["value"]) else None
-
-
 def _value(site: dict[str, Any]) -> np.ndarray | None:
     """The data of an observed site, if nothing masks them."""
     fn, value = site["fn"], site["value"]
@@ -184,10 +126,8 @@ def _value(site: dict[str, Any]) -> np.ndarray | None:
         if isinstance(fn, MaskedDistribution):
             return None
         fn = fn.base_dist
-    is_dense = isinstance(value, Tensor) and value.layout is torch.strided
-    if site["mask"] is not None or not is_dense:
-        return None
-    return as_numpy(value) if _is_real(value) else value.detach().cpu().numpy()
+    found = None if site["mask"] is not None else as_numpy(value)
+    return found if isinstance(found, np.ndarray) else None
 
 
 def _are_in(support: Constraint, values: np.ndarray) -> np.ndarray:
@@ -204,7 +144,3 @@ def log_densities(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[
             name: as_numpy(torch.as_tensor(site["fn"].log_prob(site["value"])))
             for name, site in observed
         }
-
-
-def _filled(leaf: Any) -> Any:
-    return torch.nan_to_num(leaf, nan=0.5) if _is_real(leaf) else leaf

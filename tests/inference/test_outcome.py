@@ -118,7 +118,6 @@ def test_more_effort_is_advised_where_there_is_more():
         (Status.NOISE, "too much for a limit within tolerance=0.05; the bound is an estimated 0.0"),
         (Status.RISING, "short steps along a flat direction keep raising the bound"),
         (Status.STUCK, "no step along the natural gradient raises the bound"),
-        (Status.STALLED, "no step along the natural gradient raises the bound"),
         (Status.OVERFITTED, "over the draws that a step learns from, but not over others"),
         (Status.UNBOUNDED, "widens without limit (sd 3 of unconstrained 'b')"),
         (None, "off an estimated 0.012 nats below its optimum, which fresh draws have not conf"),
