@@ -64,7 +64,7 @@ class Batches:
                 yield own, self._kwargs
 
     def _begun(self) -> Iterator[Any]:
-        """A new pass.
+        """Begin a new pass.
 
         :raises TypeError: if there is nothing to be read.
         """

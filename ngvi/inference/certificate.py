@@ -1,4 +1,4 @@
-"""What is left to an optimum: the upper confidence limit of its gap, by fresh draws.
+"""The upper confidence limit of what is left to an optimum, by fresh draws.
 
 Let ``q`` be the end of a search over some draws, and ``q*`` the optimum of the bound over a fresh
 sample of ``n`` groups. Over that sample ``q*`` is above ``q`` by the average ``G`` of the groups'
@@ -36,7 +36,7 @@ class Certificate(NamedTuple):
     noise: float = 0.0  #: the part of ``G`` that is the sample's noise
 
     def is_met(self, tolerance: float) -> bool:
-        """Whether the upper limit is at most the tolerance."""
+        """Return whether the upper limit is at most the tolerance."""
         return self.upper <= tolerance
 
 
@@ -59,7 +59,7 @@ def upper_limit(differences: np.ndarray, rest: float, confidence: float) -> floa
 
 
 def quadratic(metric: Metric, estimate: Estimate, confidence: float) -> Certificate:
-    """By the quadratic model of a fresh estimate.
+    """Certify by the quadratic model of a fresh estimate.
 
     The groups' differences are linear in their gradients, less half the curvature of the step.
     """
@@ -80,7 +80,7 @@ def quadratic(metric: Metric, estimate: Estimate, confidence: float) -> Certific
 def stepped(
     before: Estimate, after: Estimate, predicted: float, noise: float, confidence: float
 ) -> Certificate:
-    """By steps over fresh draws.
+    """Certify by steps over fresh draws.
 
     :param before: at the state in question, over the fresh draws.
     :param after: where the steps have led, over the same draws.

@@ -1,4 +1,4 @@
-"""What a posterior is of, if not of the model at its arguments: rows were added, or left out."""
+"""Rows added to, or removed from, the data of a fitted result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Change:
-    """Of a result that ``update`` or ``without`` has made.
+    """Change of the data of a result that ``update`` or ``without`` has made.
 
     :ivar mean: of the Gaussian that stands for the prior and all earlier rows, shape ``(d,)``; None
         where the model's own prior does.
@@ -31,11 +31,11 @@ class Change:
     num_updates: int = 0
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """For a file."""
+        """Return what a file holds of it."""
         found = {"left_out": self.left_out, "mean": self.mean, "factor": self.factor}
         return {name: array for name, array in found.items() if array is not None}
 
     def numbers(self) -> dict[str, float | int]:
-        """For a file."""
+        """Return what a file holds of it."""
         numbers = {"bound": self.bound, "bound_error": self.bound_error, "drift": self.drift}
         return {**{k: float(v) for k, v in numbers.items()}, "num_updates": self.num_updates}

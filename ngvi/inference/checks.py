@@ -1,4 +1,4 @@
-"""What may be wrong with an optimum, each with its sentence and what to try."""
+"""Checks of an optimum, each with a sentence that says what is wrong and what to try."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ngvi.inference.validation import integrated, rare_loss
 
 
 class Finding(NamedTuple):
-    """What a check has found."""
+    """Finding of a check."""
 
     name: str
     sentence: str  #: what is wrong, and what to try
@@ -24,7 +24,7 @@ class Finding(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a check needs besides the optimum."""
+    """Everything that a check needs besides the optimum."""
 
     problem: Problem
     rng: np.random.Generator

@@ -16,7 +16,7 @@ Pairs = list[tuple[np.ndarray, np.ndarray]]
 
 
 class Group(NamedTuple):
-    """One group of draws: points, and the seed of everything else that is random."""
+    """Group of draws: points, and the seed of everything else that is random."""
 
     points: Points
     seed: int
@@ -47,13 +47,13 @@ class Estimate(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Its standard error in nats, by the scatter of the groups."""
+        """Standard error of the bound in nats, by the scatter of the groups."""
         with np.errstate(invalid="ignore"):  # of a draw without a density
             return float(self.values.std()) / max(len(self.values) - 1, 1) ** 0.5
 
     @property
     def is_finite(self) -> bool:
-        """Whether the bound is, in every group."""
+        """Return whether the bound is, in every group."""
         return bool(np.isfinite(self.values).all())
 
     def repeated(self, count: int) -> Estimate:
@@ -61,7 +61,7 @@ class Estimate(NamedTuple):
         return Estimate(np.tile(self.values, count), np.tile(self.natural, (count, 1)), self.mean)
 
     def joined(self, other: Estimate) -> Estimate:
-        """With further groups at the same state."""
+        """Join with further groups at the same state."""
         share = len(self.values) / (len(self.values) + len(other.values))
         return average([self, other], [share, 1.0 - share])._replace(
             values=np.concatenate([self.values, other.values]),
@@ -96,7 +96,7 @@ def average(estimates: Sequence[Estimate], shares: Sequence[float]) -> Estimate:
 
 
 class Step(NamedTuple):
-    """Where a step leads."""
+    """End of a step."""
 
     state: State
     change: np.ndarray  #: from the old Gaussians to the new ones

@@ -57,7 +57,7 @@ class Explorer:
 
     @property
     def limit(self) -> float:
-        """Of the cost of all."""
+        """Largest cost of all, in gradients."""
         first = (1.0 + self.share) * self.spent + self.options.exploration_floor
         return max(first, (1.0 + self.share) * self.reached)
 
@@ -69,7 +69,7 @@ class Explorer:
         return self.limit - self._cost.total
 
     def is_unlikely(self) -> bool:
-        """Whether as many starts again would hardly find a better optimum.
+        """Return whether as many starts again would hardly find a better optimum.
 
         Starts without an optimum say nothing. A round of starts must say something, or most of
         fewer, if the budget is spent before.
@@ -177,7 +177,7 @@ class Explorer:
         return self._followed(run)
 
     def _is_at_the_best(self, run: Run) -> bool:
-        """Whether a run is inside the best Gaussian, at a bound that is hardly another."""
+        """Return whether a run is inside the best Gaussian, at a bound that is hardly another."""
         best, known = self.runs.best, run.known
         noise = 2 * math.hypot(best.validation.error, known.error)
         gap = best.validation.bound - run.level

@@ -1,4 +1,4 @@
-"""What one run of the model shows before anything is compiled: that it observes, and numbers.
+"""A first run of the model, before anything is compiled: that it observes, and numbers.
 
 A response that was forgotten makes a latent of the data, and the posterior is then the prior. Data
 with NaN have no density anywhere, and finding no start takes long.
@@ -124,7 +124,7 @@ def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
 
 
 def without_density(log_densities: Mapping[str, np.ndarray]) -> str:
-    """Which elements of observed sites have no finite log density at a run, in words; or nothing.
+    """Say which elements of observed sites have no finite log density at a run, if there are any.
 
     :param log_densities: by site.
     """
@@ -170,7 +170,7 @@ def constant_support(fn: Any, kind: type) -> Any:
 
 
 def nan_in_arguments(args: tuple, kwargs: Mapping[str, Any]) -> dict[str, str]:
-    """Where arguments hold NaN, by name.
+    """Say where arguments hold NaN, by name.
 
     :param args: with arrays of numpy.
     """
@@ -180,7 +180,7 @@ def nan_in_arguments(args: tuple, kwargs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def nan_in(value: Any) -> str:
-    """Where an array holds NaN, in words, or nothing."""
+    """Say where an array holds NaN, if it does."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):

@@ -25,7 +25,7 @@ class HeldOut:
         self._unlearnt = 0  # times in a row that they have gained too little
 
     def is_overfitted(self, state: State, gained: float) -> bool:
-        """Whether the bound rises over the draws of the stage alone.
+        """Return whether the bound rises over the draws of the stage alone.
 
         :param gained: over those, in nats, since the last time.
         """

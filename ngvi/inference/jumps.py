@@ -37,7 +37,7 @@ class Jumps(NamedTuple):
         return cls(np.log(weights), centres, factors, np.linalg.inv(factors), log_dets)
 
     def log_density(self, z: Any, xp: Any) -> Any:
-        """Of one point, in nats and up to a constant.
+        """Return the log density of one point, in nats and up to a constant.
 
         :param xp: ``torch`` or ``jax.numpy``, whose arrays these are.
         """

@@ -63,7 +63,7 @@ class LocalSearch(Search):
 
     @property
     def best(self) -> State:
-        """Of the states that draws not learnt from have seen, the one that they like best."""
+        """State with the highest bound over held-out draws."""
         return self._held_out.best
 
     def coarsen(self, max_cost: float = math.inf, max_steps: float = math.inf) -> None:
@@ -300,7 +300,7 @@ class LocalSearch(Search):
         self.state, self.estimate, self._metric_here = step.state, estimate, None
 
     def _secant(self, step: Step, ends: float) -> float:
-        """How much longer a step would be at whose end the bound neither rises nor falls.
+        """Return how much longer a step would be at whose end the bound neither rises nor falls.
 
         :return: infinite where slopes do not say: those over draws are exact for the mean only.
         """
@@ -310,7 +310,7 @@ class LocalSearch(Search):
         return step.slope / (step.slope - ends)
 
     def _is_short(self, step: Step, ends: float) -> bool:
-        """Whether the metric is about the same at both ends of a step."""
+        """Return whether the metric is about the same at both ends of a step."""
         options = self.options.local
         low, length = sorted([step.length, step.backward])
         is_alike = length < options.pair_ratio * low
@@ -344,7 +344,7 @@ class LocalSearch(Search):
 
 
 def _is_stalled(values: list[float], gap: float, left: float, options: LocalSearchOptions) -> bool:
-    """Whether the last steps have gained next to nothing.
+    """Return whether the last steps have gained next to nothing.
 
     :param values: of the bound, in nats.
     :param gap: that is to be left.

@@ -26,7 +26,7 @@ MEMORY = 10
 
 
 class Ascent(NamedTuple):
-    """Where an ascent has ended."""
+    """End of an ascent."""
 
     mean: np.ndarray  #: all latents, shape ``(d,)``
     height: float  #: its log density, in nats; minus infinity if it had none where it began
@@ -66,7 +66,7 @@ def map_ascents(
 
 
 class _Climb:
-    """One ascent."""
+    """Ascent from one point."""
 
     def __init__(
         self, problem: Problem, start: np.ndarray, options: StartOptions, factor: np.ndarray | None
@@ -93,7 +93,7 @@ class _Climb:
         return Ascent(self._theta(self.place), self.value, is_mode, self._rounding())
 
     def _is_flat(self) -> bool:
-        """Whether no slope in whitened coordinates is worth a step."""
+        """Return whether no slope in whitened coordinates is worth a step."""
         largest = float(np.abs(self.slope).max(initial=0.0))
         return self.factor is not None and largest <= self.options.ascent_gradient
 

@@ -111,7 +111,7 @@ class Metric:
             return Corrected(Direction(natural, gradient, parameters), gain, fisher)
 
     def noise(self, estimate: Estimate) -> float:
-        """By how much, in nats, the optimum over other draws would be lower; from the groups."""
+        """Return by how many nats the optimum over other draws would be lower, from the groups."""
         count = len(estimate.values)
         deviations = self.scaled(estimate.natural - estimate.mean.natural)
         found = map(self.corrected, map(Direction, deviations, self.gradients(deviations)))

@@ -72,7 +72,7 @@ def _is_default(value: Any) -> bool:
 
 
 def _may_gain(first: Any) -> bool:
-    """Whether there are latents in plates, and others."""
+    """Return whether there are latents in plates, and others."""
     are_local = [any(plate.size > 1 for plate in site.plates) for site in first.guide.sites]
     # Given parameters of the model's own the map of the locals is one affine map: of latents that
     # all are local a Gaussian family has the same optimum in both coordinates.
@@ -165,7 +165,7 @@ def compared(
 
 
 def _is_there(first: Any, optimum: Optimum, at_first: Attempt) -> bool:
-    """Whether a fit by modes has converged at the globals of a Gaussian over all latents."""
+    """Return whether a fit by modes has converged at the globals of a Gaussian over all latents."""
     old, new = first.problem.space, at_first.ready.problem.space
     if not at_first.outcome.converged or old.has_model_parameters:
         return False
@@ -176,6 +176,6 @@ def _is_there(first: Any, optimum: Optimum, at_first: Attempt) -> bool:
 
 
 def _is_of_callback(error: Exception) -> bool:
-    """Whether the user's function has raised it, which may be to end the fit."""
+    """Return whether the user's function has raised it, which may be to end the fit."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is Monitor.after_step.__code__ for frame, _ in frames)

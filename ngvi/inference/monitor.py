@@ -1,4 +1,4 @@
-"""What is seen of a fit on its way: the progress bar, the log, the user's function, the time limit.
+"""Progress of a fit: the bar, the log, the user's function, the time limit.
 
 The bar names the phase, and shows the best bound so far, over the draws of a step until independent
 draws have confirmed one: starts that are lower do not lower it. What is left is said on the way to
@@ -28,7 +28,7 @@ FORMAT = "fit: {desc}, {n} steps, {elapsed}{postfix}"
 
 
 class EndedByUser(Exception):  # noqa: N818
-    """What the user asked for has ended the fit, which keeps what there is."""
+    """End of a fit that the user asked for, which keeps the best result so far."""
 
 
 class TimeLimitReached(EndedByUser):
@@ -72,7 +72,7 @@ class Monitor:
 
     @property
     def phase(self) -> str:
-        """What the fit is doing, in a few words."""
+        """Words for the part of the fit that is under way."""
         return self._phase
 
     @phase.setter
@@ -120,7 +120,7 @@ class Monitor:
 
     @contextlib.contextmanager
     def without_limit(self) -> Iterator[None]:
-        """For what is left to do when the time is up."""
+        """Lift the time limit, for what is left to do when the time is up."""
         limit, self.time_limit = self.time_limit, math.inf
         try:
             yield
@@ -159,5 +159,5 @@ class Monitor:
 
 
 def left_in_words(gap: float) -> str:
-    """What is left to the optimum, if it is near enough for a number to mean something."""
+    """Return what is left to the optimum, if it is near enough for a number to mean something."""
     return f", about {gap:.2g} to go" if 0 <= gap < 100 else ""

@@ -46,7 +46,7 @@ class MultiStart:
 
     @property
     def exploration(self) -> Exploration:
-        """What has come of the search for other optima."""
+        """Result of the search for other optima."""
         return self._explorer.report
 
     def solve(

@@ -35,7 +35,7 @@ CONCENTRATIONS = np.exp(np.linspace(math.log(0.02), math.log(500.0), 300))
 
 @dataclasses.dataclass(eq=False)
 class Optimum:
-    """Where one or more starts have led.
+    """Optimum to which one or more starts have led.
 
     :ivar state: the parameters there.
     :ivar validation: what independent draws say of it.
@@ -56,7 +56,7 @@ class Optimum:
 
     @property
     def is_certified(self) -> bool:
-        """Whether its search has ended at an optimum."""
+        """Return whether its search has ended at an optimum."""
         return self.status is Status.OPTIMUM
 
     def take(self, other: Optimum) -> None:
@@ -77,7 +77,7 @@ class Optimum:
 
 @dataclasses.dataclass
 class Exploration:
-    """What has come of a search for other optima.
+    """Result of a search for other optima.
 
     :ivar num_starts: that were made, drawn alike.
     :ivar num_nowhere: of these, that have come to no optimum within a few steps.

@@ -43,7 +43,7 @@ class Levels:
 
     @property
     def caution(self) -> float:
-        """z-score of an upper limit."""
+        """Return the z-score of an upper limit."""
         return NormalDist().inv_cdf(self.confidence)
 
 
@@ -108,7 +108,7 @@ class StochasticOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CertificateOptions:
-    """What is left to an optimum."""
+    """Numbers of the certificate."""
 
     #: Curvature of the bound along the steps taken, as a part of the metric's, below which further
     #: steps, and not a quadratic model, say what is left.
@@ -150,7 +150,7 @@ class MultiStartOptions:
 
 @dataclasses.dataclass(frozen=True)
 class StartOptions:
-    """Where runs begin."""
+    """Numbers of the starts."""
 
     #: Standard deviations to try, the first of which is the guide's; raw covariates overflow soon.
     scales: tuple[float, ...] = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
@@ -168,7 +168,7 @@ class StartOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ValidationOptions:
-    """What independent draws say of an optimum."""
+    """Numbers of the validation by independent draws."""
 
     #: Fewest draws; else half as many as the search took gradients.
     min_draws: int = 200

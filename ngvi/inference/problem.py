@@ -1,4 +1,4 @@
-"""What a fit needs of a model and a guide: the seam between deciding and computing.
+"""The problem of a fit: the seam between deciding and computing.
 
 A *state* holds the parameters of model and guide. Only the two parts of a :class:`Problem` look
 into it: the :class:`Objective`, which runs the model, and the :class:`StateSpace`, which makes and
@@ -30,7 +30,7 @@ VALUES_OF_A_GRADIENT = 3
 
 @dataclasses.dataclass
 class Cost:
-    """What has been evaluated of a log density."""
+    """Evaluations of a log density."""
 
     gradients: int = 0
     products: int = 0  #: Hessian-vector products; a Hessian of ``d`` latents counts as ``d``
@@ -76,7 +76,7 @@ class Rows(NamedTuple):
 
 
 def fraction(plates: dict[str, tuple[int, int]], batch: str) -> float:
-    """Which part of all rows a batch has.
+    """Return which part of all rows a batch has.
 
     :param plates: for each that is seen in parts, how many rows are seen, and how many there are.
     :param batch: an example for words.
@@ -144,12 +144,12 @@ class Objective(Protocol):
 
     @property
     def is_random(self) -> bool:
-        """Whether the log density is another one at each call."""
+        """Return whether the log density is another one at each call."""
         return self.is_subsampled
 
     @property
     def is_exact(self) -> bool:
-        """Whether :meth:`bound` integrates, so that its draws bring no noise."""
+        """Return whether :meth:`bound` integrates, so that its draws bring no noise."""
         return self.estimator == "quadrature" and not self.is_random
 
     def see(self, args: tuple, kwargs: dict[str, Any]) -> float:
@@ -174,8 +174,9 @@ class Objective(Protocol):
     def gradient(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities and their gradients at latent vectors, shape ``(N, d)``, each by
-        itself.
+        """Return log densities and their gradients at latent vectors, each by itself.
+
+        :param theta: shape ``(N, d)``.
         """
 
     def log_density(
@@ -184,11 +185,12 @@ class Objective(Protocol):
         """Return log densities at latent vectors, with the state's parameters of the model."""
 
     def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
-        """As :meth:`log_density`, in double precision; None where that cannot be."""
+        """Return log densities in double precision; None where that cannot be."""
 
     def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """Return draws of all latents from the model's prior, shape ``(count, d)``; None if it has
-        none that can be sampled.
+        """Return draws of all latents from the model's prior, or None if it cannot be sampled.
+
+        :return: shape ``(count, d)``.
         """
 
 
@@ -312,11 +314,11 @@ class Problem:
         return self.objective.log_density(state, theta) - log_q
 
     def rounding(self, value: float) -> float:
-        """One unit of rounding of a log density or a bound, in nats."""
+        """Return one unit of rounding of a log density or a bound, in nats."""
         return self.space.eps * abs(value)
 
     def replace(self, **changes: Any) -> Problem:
-        """With other parts."""
+        """Replace parts."""
         return dataclasses.replace(self, **changes)
 
 

@@ -1,4 +1,4 @@
-"""Whether a fit is on its way to infinity.
+"""Return whether a fit is on its way to infinity.
 
 A posterior that is improper has no Gaussian, and the bound rises for as long as numbers last, which
 may be a few steps in single precision. That is by a mean that runs away, as of the last cut point
@@ -43,7 +43,7 @@ def runaway(problem: Problem, state: State, options: RunawayOptions, tolerance: 
 def _is_endless(
     problem: Problem, state: State, theta: np.ndarray, gaps: np.ndarray, options: RunawayOptions
 ) -> bool:
-    """Whether the density has no end along the axis where draws are.
+    """Return whether the density has no end along the axis where draws are.
 
     :param theta: draws of the state.
     :param gaps: from where the way begins to the draws.

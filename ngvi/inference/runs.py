@@ -36,7 +36,7 @@ class Run:
 
     @property
     def known(self) -> Validation:
-        """What independent draws say of it: nothing, if there were none."""
+        """Validation of the run, which knows nothing if there were no independent draws."""
         return self.validation or Validation(-math.inf, math.nan)
 
     @property
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether its first stage has ended at the optimum of its draws."""
+        """Return whether its first stage has ended at the optimum of its draws."""
         search = self.search
         is_over = isinstance(search, LocalSearch) and search.coarse_state is not None
         return is_over and search.status is None
@@ -213,12 +213,12 @@ class Runs:
         return run
 
     def validate_coarsely(self) -> None:
-        """From now on by few draws: the time is up."""
+        """Validate by few draws from now on, as the time is up."""
         few = self.options.validation.coarse()
         self.options = dataclasses.replace(self.options, validation=few)
 
     def validated(self, state: State, coarsely: bool = False) -> Validation:
-        """By independent draws, few of them to rank coarse ends."""
+        """Validate a state by independent draws, few of them to rank ends of first stages."""
         if self.problem.objective.is_subsampled:
             assert self.current is not None
             return Validation(-self.current.search.trace.last_loss, math.nan)
@@ -231,7 +231,7 @@ class Runs:
         return found
 
     def optimum(self, run: Run) -> Optimum:
-        """Where a run is."""
+        """Return the optimum at the present state of a run."""
         if run.validation is None:
             run.validation = self.validated(run.search.state)
         search = run.search
@@ -258,7 +258,7 @@ class Runs:
         return new
 
     def is_inside(self, state: State, point: np.ndarray) -> bool:
-        """Whether a point is where a Gaussian's draws are."""
+        """Return whether a point is where a Gaussian's draws are."""
         dim, outside = self.problem.space.dim, LEVELS.certain
         distance = self.problem.space.square_distance(state, point)
         return distance < dim + outside * math.sqrt(2 * dim) + outside
@@ -275,7 +275,7 @@ def patience_left(runs: Runs) -> float:
 
 
 def same_bound(one: Validation, other: Validation, slack: float) -> bool:
-    """Whether two bounds are the same but for noise.
+    """Return whether two bounds are the same but for noise.
 
     :param slack: in nats.
     """

@@ -1,4 +1,4 @@
-"""What all searches from one start share: they go on when asked to, and say how they ended."""
+"""The base of searches from one start, which go on when asked to, and say how they ended."""
 
 from __future__ import annotations
 

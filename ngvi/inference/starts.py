@@ -1,4 +1,4 @@
-"""Where runs begin: broad, because tight starts end in poor optima, and where the model says.
+"""Starts of runs: broad, because tight starts end in poor optima, and where the model says.
 
 - The guide's own start is ``N(m, I)`` on the unconstrained scale, with the mean ``m`` of its
   ``init_loc_fn``; narrower ones, if the bound or its gradient overflows there.
@@ -39,7 +39,7 @@ class Start(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """What a model says of its latents before it sees data, on the unconstrained scale.
+    """Prior of a model's latents, on the unconstrained scale.
 
     :ivar mean: the median of each latent, shape ``(d,)``.
     :ivar sd: the standard deviation by the quartiles of each, shape ``(d,)``.
@@ -183,7 +183,7 @@ class Starts:
         return np.reshape(found, (-1, self.problem.space.dim))
 
     def highest(self, count: int) -> np.ndarray:
-        """Those of the highest density, the highest first; shape ``(n, d)``."""
+        """Return the points of the highest density, the highest first; shape ``(n, d)``."""
         points, values = self.pool
         order = np.argsort(-np.where(np.isfinite(values), values, -np.inf))[:count]
         return points[order[np.isfinite(values[order])]]

@@ -75,7 +75,7 @@ class StochasticSearch(Search):
         return self._why_over() or self._move(metric, estimate.mean)
 
     def _has_fallen(self, estimate: Estimate) -> bool:
-        """Whether the last step lost more than the noise of the draws before and after."""
+        """Return whether the last step lost more than the noise of the draws before and after."""
         if self._step is None:
             return False
         value, error = self._level
@@ -83,7 +83,7 @@ class StochasticSearch(Search):
         return estimate.value < value - noise - LEVELS.notable
 
     def _go_back(self) -> Status | None:
-        """From a state that is not finite, or far below, to try a shorter step."""
+        """Go back from a state that is not finite, or far below, and try a shorter step."""
         self._refused += 1
         if self._before is None:
             return Status.STUCK

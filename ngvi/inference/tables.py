@@ -29,7 +29,7 @@ class Table(tuple[Row, ...]):
 
 
 def in_digits(value: Any) -> str:
-    """A number with the digits that matter; anything else as it is."""
+    """Return a number with the digits that matter, and anything else as it is."""
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.3f}" if 0.1 <= abs(value) < 1e9 else f"{value:.2g}"

@@ -1,4 +1,4 @@
-"""What a call takes, and what other libraries call an attribute."""
+"""Signatures of functions, and names of attributes in other libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TellsWhatItHas:
 
 
 def signature_of(function: Callable, follow: bool) -> inspect.Signature | None:
-    """What a call takes; None if nobody can tell.
+    """Return the signature of a function, or None if it has none.
 
     :param follow: to what a decorator or a handler wraps.
     """

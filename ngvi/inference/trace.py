@@ -1,4 +1,4 @@
-"""What each step of a fit looked like."""
+"""The trace of a fit's steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ngvi.inference.tables import in_digits
 
 @dataclasses.dataclass(repr=False)
 class Trace:
-    """One entry per step in each list."""
+    """Numbers of each step, one entry in each list."""
 
     #: Minus the bound, in nats, as estimated before each step.
     losses: list[float] = dataclasses.field(default_factory=list)
@@ -35,7 +35,7 @@ class Trace:
 
     @property
     def last_loss(self) -> float:
-        """In nats, infinite before the first step."""
+        """Loss of the last step, in nats; infinite before the first step."""
         return self.losses[-1] if self.losses else math.inf
 
     def add(self, estimate: Estimate, sample: Sample, step_size: float, distance: float) -> float:
@@ -53,6 +53,6 @@ class Trace:
         return self.losses[-1]
 
     def then(self, other: Trace) -> Trace:
-        """These steps and those."""
+        """Return the steps of both, one after the other."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return Trace(*(one + two for one, two in pairs))

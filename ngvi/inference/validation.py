@@ -1,4 +1,4 @@
-"""What independent draws say of a state, which no search has seen.
+"""Validation of a state by independent draws, which no search has seen.
 
 Only values of the log density enter, so that a validation shares no assumption with a search. Not
 that gradients are the values' (a jump has none), not that few points stand for all (heavy tails),
@@ -60,7 +60,7 @@ class Validation:
 
 
 def num_draws(problem: Problem, options: ValidationOptions) -> int:
-    """How many draws a validation takes: few for a model that was fitted by few gradients."""
+    """Return how many draws a validation takes: few for a model fitted by few gradients."""
     count = problem.objective.cost.gradients // 2
     return int(np.clip(count, options.min_draws, options.max_draws))
 
@@ -154,7 +154,7 @@ def _validation(
 
 
 def _is_by_few(gaps: np.ndarray) -> bool:
-    """Whether a few of these make up most of the sum of their squares."""
+    """Return whether a few of these make up most of the sum of their squares."""
     squares = (gaps / max(np.abs(gaps).max(), np.finfo(float).tiny)) ** 2
     few = max(3, int(LEVELS.negligible**2 * len(squares)))
     return bool(2.0 * np.sort(squares)[-few:].sum() > squares.sum())
@@ -175,7 +175,7 @@ def rare_loss(
     known: Validation,
     options: ValidationOptions,
 ) -> float:
-    """By how much the bound is below what a validation has found, in nats, if that is not noise.
+    """Return by how many nats the bound is below a validation's, if that is not noise.
 
     A support that ends four standard deviations from the mean, with a penalty of ``1e4`` nats
     beyond it, costs a nat, and a validation of 1000 draws is not likely to meet one of those that
@@ -216,7 +216,7 @@ def rare_loss(
 
 
 def excess(problem: Problem, state: State, theta: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """By how many nats values are too high, as far as they are wrong: zero if they can be believed.
+    """Return by how many nats values are too high; zero if they can be believed.
 
     :param theta: vectors of all latents, shape ``(N, d)``.
     :param values: the log density there, finite.

@@ -105,7 +105,7 @@ class _FitCall(FitCall):
 
     @staticmethod
     def to_own(batch: Any) -> Any:
-        """With numpy's arrays in place of torch's, for instance."""
+        """Take numpy's arrays in place of torch's, for instance."""
 
         def converted(leaf: Any) -> Any:
             is_foreign = hasattr(leaf, "__array__") and not isinstance(leaf, jax.Array)
@@ -167,7 +167,7 @@ def _is_traced(tree: Any) -> bool:
 
 @partial(compiled, runs_once=True)
 def _keys(rng_key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """For the guide, for numpy's draws, and for the result.
+    """Split a key for the guide, for numpy's draws, and for the result.
 
     :param rng_key: or a seed.
     """

@@ -1,4 +1,4 @@
-"""What an objective computes, as pure functions of arrays that say what else they read.
+"""Computations of an objective, as pure functions of arrays that say what else they read.
 
 Two fits of a model that does the same are two equal :class:`Evaluation`: what was traced and
 compiled for the first one serves the second one.
@@ -47,7 +47,7 @@ class Evaluation:
         rows: jax.Array | None,
         arrays: list,
     ) -> tuple:
-        """The bound, the natural gradient and its dual, and the gradient of other parameters."""
+        """Return the bound, natural gradient, its dual, and the gradient of other parameters."""
         model_key, guide_key = random.split(random.key(seed))
         here = posteriors(state)
         keys = jnp.broadcast_to(guide_key, (len(points.weights),))
@@ -75,7 +75,7 @@ class Evaluation:
         rows: jax.Array | None,
         arrays: list,
     ) -> jax.Array:
-        """The log density at points ``(N, d)``."""
+        """Return the log density at points ``(N, d)``."""
         model_key, guide_key = random.split(random.key(seed))
         keys = random.split(guide_key, len(theta))
 
@@ -88,7 +88,7 @@ class Evaluation:
     def some_points(
         self, held: list, state: State, theta: jax.Array, rows: jax.Array | None, arrays: list
     ) -> tuple[jax.Array, jax.Array]:
-        """The log density at points ``(N, d)``, and its gradients."""
+        """Return the log density at points ``(N, d)``, and its gradients."""
 
         def value(theta: jax.Array) -> jax.Array:
             latents, key = by_site(self.dims, theta), random.key(0)
@@ -98,7 +98,7 @@ class Evaluation:
 
 
 def by_site(dims: tuple[tuple[str, int], ...], vectors: jax.Array) -> dict[str, jax.Array]:
-    """The parts of vectors ``(..., d)``."""
+    """Return the parts of vectors ``(..., d)``, by site."""
     ends = np.cumsum([dim for _, dim in dims])[:-1]
     parts = jnp.split(vectors, ends, -1)
     return {site: part for (site, _), part in zip(dims, parts, strict=True)}

@@ -1,4 +1,4 @@
-"""What one run of a NumPyro model shows; see :mod:`ngvi.inference.first_look`."""
+"""A first run of a NumPyro model; see :mod:`ngvi.inference.first_look`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
 def _unrepeatable(
     program: ClosedJaxpr, data: dict[str, Any], again: ClosedJaxpr, data_again: dict[str, Any]
 ) -> str:
-    """Which data, or that what another run computes, are others, in words; or nothing."""
+    """Say which data, or that all of what another run computes, differ, if they do."""
     names = [k for k in {**data, **data_again} if not _is_same(data.get(k), data_again.get(k))]
     if names:
         return f"as at site '{names[0]}'"
@@ -64,7 +64,7 @@ def _unrepeatable(
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two arrays are, if they are arrays of numbers that this process has."""
+    """Return whether two arrays are, if they are arrays of numbers that this process has."""
     if one is other:
         return True
     one, other = as_numpy((one, other))
@@ -80,7 +80,7 @@ def _are_indices(leaf: Any) -> bool:
 
 
 def as_numpy(tree: Any) -> Any:
-    """With numpy's arrays in place of JAX's, as far as this process has them."""
+    """Take numpy's arrays in place of JAX's, as far as this process has them."""
 
     def own(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
@@ -94,7 +94,7 @@ def as_numpy(tree: Any) -> Any:
 def _trace(
     model: Callable, args: tuple, kwargs: dict[str, Any], radius: float = 0.0
 ) -> dict[str, Any]:
-    """A run, with latents so far from zero, unconstrained."""
+    """Trace a run, with unconstrained latents within this distance of zero."""
     started = handlers.substitute(
         handlers.seed(model, 0), substitute_fn=init_to_uniform(radius=radius)
     )
@@ -103,7 +103,7 @@ def _trace(
 
 
 def _known(site: dict[str, Any]) -> np.ndarray | None:
-    """The data of an observed site, if they are numbers of this process and nothing masks them."""
+    """Return the data of an observed site, if they are this process's numbers and not masked."""
     fn = site["fn"]
     while hasattr(fn, "base_dist"):
         if isinstance(fn, dist.MaskedDistribution):
@@ -114,7 +114,7 @@ def _known(site: dict[str, Any]) -> np.ndarray | None:
 
 
 def log_densities(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Of each element of the observed sites, at a run somewhere."""
+    """Return log densities of each element of the observed sites, at a run somewhere."""
     sites = _trace(model, args, kwargs, radius=2.0).items()
     observed = [(k, site) for k, site in sites if site["type"] == "sample" and site["is_observed"]]
     with numpyro.validation_enabled(False):

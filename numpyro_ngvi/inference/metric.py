@@ -62,7 +62,7 @@ def flat(families: Families) -> jax.Array:
 
 
 def unflat(vector: jax.Array, like: Families) -> Families:
-    """The inverse of :func:`flat`, for families like these."""
+    """Invert :func:`flat`, for families like these."""
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
     parts = jnp.split(vector, ends)

@@ -1,4 +1,4 @@
-"""What a fit evaluates: the bound with its natural gradient, in one program for all groups."""
+"""The bound of a fit with its natural gradient, in one program for all groups."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Objective(problem.Objective):
             return None
 
     def _compiled(self, name: str, state: State, rows: Any, some: Iterable[tuple]) -> list:
-        """What a method of :class:`Evaluation` gives for each of some inputs, alike in shape."""
+        """Run a method of :class:`Evaluation` on each of some inputs, alike in shape."""
         return self._arguments.call(self._run, name, state, rows, list(some))
 
     def _run(self, name: str, state: State, rows: Any, some: list[tuple], arrays: list) -> list:
@@ -266,7 +266,7 @@ class Objective(problem.Objective):
 
 
 def _at_once(data_size: int, num_rows: int, has_modes: bool) -> int:
-    """How many draws share a pass of a program.
+    """Return how many draws share a pass of a program.
 
     :param data_size: numbers in the model's largest argument, those of them that it visits.
     :param num_rows: in its longest one, likewise.

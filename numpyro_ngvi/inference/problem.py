@@ -40,7 +40,7 @@ def make_problem(
 def _initial(
     model: Callable, guide: Callable, args: tuple, kwargs: dict[str, Any], rng_key: jax.Array
 ) -> tuple[State, Callable[[State], State]]:
-    """The first parameters of model and guide, and what constrains parameters."""
+    """Return the first parameters of model and guide, and their constraining function."""
     is_set_up = isinstance(guide, NaturalGaussianGuide) and guide.model_as_given is model
     if is_set_up:
         with Keyed(key=rng_key):

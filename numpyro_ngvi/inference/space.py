@@ -106,8 +106,9 @@ class StateSpace(problem.StateSpace):
         """Nothing: the guide keeps no parameters."""
 
     def restored(self, params: dict[str, Any]) -> State:
-        """The state of an earlier result's parameters; where those of the model's own are of other
-        shapes, with the initial ones.
+        """Return the state of an earlier result's parameters.
+
+        Parameters of the model's own that have other shapes are the initial ones.
 
         :param params: constrained, as a result has them.
         :raises ValueError: if its latents are not this model's.
@@ -130,7 +131,7 @@ class StateSpace(problem.StateSpace):
 
 
 def gaussians(guide: Any) -> list[NaturalGaussianGuide]:
-    """The ``NaturalGaussianGuide`` in a guide: itself, or parts of an ``AutoGuideList``."""
+    """Return the ``NaturalGaussianGuide`` in a guide: itself, or parts of an ``AutoGuideList``."""
     if isinstance(guide, NaturalGaussianGuide):
         return [guide]
     parts = getattr(guide, "_guides", ())
@@ -144,12 +145,12 @@ def check_has_gaussian(guide: Any, params: dict[str, Any]) -> None:
 
 
 def posteriors(state: State) -> dict[str, Family]:
-    """By site, in the order of ``families_in``, which is that of the sorted parameters' names."""
+    """Return families by site, in the order of ``families_in``: the parameters' sorted names."""
     return posteriors_in({name: state[name] for name in sorted(state)})
 
 
 def not_gaussian(state: State) -> State:
-    """The parameters that are not Gaussian."""
+    """Return the parameters that are not Gaussian."""
     return {name: value for name, value in state.items() if not isinstance(value, Family)}
 
 

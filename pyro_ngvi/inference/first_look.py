@@ -1,4 +1,4 @@
-"""What one run of a Pyro model shows; see :mod:`ngvi.inference.first_look`."""
+"""A first run of a Pyro model; see :mod:`ngvi.inference.first_look`."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def _anywhere(site: dict[str, Any]) -> Tensor | None:
 def _trace(
     model: Callable, args: tuple, kwargs: dict[str, Any], start: Callable = _start
 ) -> dict[str, Any]:
-    """The sample sites of a run."""
+    """Return the sample sites of a run."""
     with _leaving_nothing(model):
         return _samples(quiet_trace(InitMessenger(start)(model), args, kwargs))
 
 
 @contextlib.contextmanager
 def _leaving_nothing(model: Callable) -> Iterator[None]:
-    """For runs of the model, in a parameter store that is as it was afterwards."""
+    """Run the model in a parameter store that is as it was afterwards."""
     store = pyro.get_param_store()
     with frozen_parts([model]), store.scope(store.get_state()), pyro.validation_enabled(False):
         yield
@@ -91,7 +91,7 @@ def _samples(trace: poutine.Trace) -> dict[str, Any]:
 
 
 def _unrepeatable(model: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
-    """Which site differs between two runs with the same draws, in words; or nothing."""
+    """Say which site differs between two runs with the same draws, if any does."""
     try:
         # Not at zero, where noise that a latent multiplies is not seen.
         trace = quiet_trace(InitMessenger(_anywhere)(model), args, kwargs)
@@ -107,7 +107,7 @@ def _unrepeatable(model: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
 
 
 def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two runs have the same density at a site, but for rounding, and the same data."""
+    """Return whether two runs have the same density at a site, but for rounding."""
     a, b = (
         torch.as_tensor(value)
         for value in (one["fn"].log_prob(one["value"]), other["fn"].log_prob(other["value"]))
@@ -120,7 +120,7 @@ def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _value(site: dict[str, Any]) -> np.ndarray | None:
-    """The data of an observed site, if nothing masks them."""
+    """Return the data of an observed site, if nothing masks them."""
     fn, value = site["fn"], site["value"]
     while hasattr(fn, "base_dist"):
         if isinstance(fn, MaskedDistribution):
@@ -135,7 +135,7 @@ def _are_in(support: Constraint, values: np.ndarray) -> np.ndarray:
 
 
 def log_densities(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Of each element of the observed sites, at a run somewhere."""
+    """Return log densities of each element of the observed sites, at a run somewhere."""
     with poutine.seed(rng_seed=0):
         sites = _trace(model, args, kwargs, _anywhere).items()
     observed = [(name, site) for name, site in sites if site["is_observed"]]

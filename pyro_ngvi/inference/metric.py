@@ -71,7 +71,7 @@ def flat(families: Families) -> Tensor:
 
 
 def unflat(vector: Tensor, like: Families) -> Families:
-    """The inverse of :func:`flat`, for families like these."""
+    """Invert :func:`flat`, for families like these."""
     direction, start = [], 0
     for family in like:
         parts = {}
@@ -94,7 +94,7 @@ class EachRow:
         self._is_possible = True
 
     def __call__(self, function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
-        """The results of all rows, stacked.
+        """Return the results of all rows, stacked.
 
         :param stacks: tensors whose first axes are the rows.
         """

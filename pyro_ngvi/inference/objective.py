@@ -1,4 +1,4 @@
-"""What a fit evaluates: the bound with its natural gradient, many groups of draws in a pass."""
+"""The bound of a fit with its natural gradient, many groups of draws in a pass."""
 
 from __future__ import annotations
 
@@ -97,17 +97,17 @@ class Objective(problem.Objective):
 
     @property
     def density(self) -> LogDensity:
-        """That of the arguments."""
+        """Log density of the arguments."""
         return self._density
 
     @property
     def draws_per_pass(self) -> int:
-        """How many draws are evaluated at once."""
+        """Number of draws that are evaluated at once."""
         return self._plan.draws_per_pass(self.args, self.kwargs)
 
     @property
     def guide_is_enumerated(self) -> bool:
-        """Whether the guide has latents that are summed out."""
+        """Return whether the guide has latents that are summed out."""
         return self._plan.facts.guide_is_enumerated
 
     @property
@@ -199,7 +199,7 @@ class Objective(problem.Objective):
         return np.stack(draws)
 
     def _prior_draw(self, guide: NaturalGaussianGuide) -> np.ndarray:
-        """One draw; NaN if the model raises."""
+        """Return one draw; NaN if the model raises."""
         model = InitMessenger(_anywhere)(self._model)
         try:
             with poutine.block():
@@ -215,7 +215,7 @@ class Objective(problem.Objective):
     def _in_passes(
         self, latents: dict[str, Tensor], density: Callable[[], LogDensity]
     ) -> np.ndarray:
-        """The log density at latent vectors by site, shape ``(N,)``.
+        """Return the log density at latent vectors by site, shape ``(N,)``.
 
         :param density: gives that of each pass.
         """
@@ -233,7 +233,7 @@ class Objective(problem.Objective):
     # -- groups -----------------------------------------------------------------------
 
     def _is_single(self) -> bool:
-        """Whether groups are evaluated one after another."""
+        """Return whether groups are evaluated one after another."""
         is_mixture = mixture_in(self._space.by_site(self._space.initial)) is not None
         return is_mixture or not isinstance(self._estimator, FromGradients)
 
@@ -243,7 +243,7 @@ class Objective(problem.Objective):
             return self._measured(state, self._new_density(rows), [group])
 
     def _new_density(self, rows: np.ndarray | None = None) -> LogDensity:
-        """With a minibatch of its own, or these rows."""
+        """Return the log density of a minibatch of its own, or of these rows."""
         if rows is not None:
             indices = self._density.minibatch.indices
             indices[self.rows.plate] = torch.as_tensor(rows).to(indices[self.rows.plate])
@@ -252,9 +252,7 @@ class Objective(problem.Objective):
         return self._density
 
     def _measured(self, state: State, density: LogDensity, sample: Sample) -> tuple:
-        """The groups' bounds and directions, and the mean gradients of the model's
-        parameters.
-        """
+        """Return the groups' bounds and directions, and mean gradients of model parameters."""
         here = self._space.by_site(state)
         noise = self._space.tensors(np.concatenate([group.points.noise for group in sample]))
         weights = np.concatenate([group.points.weights for group in sample])
@@ -286,7 +284,7 @@ class Objective(problem.Objective):
         return self._each_row(lambda *rows: flat([function(*rows)]), *stacks)
 
     def _is_plain(self, guide: Any) -> bool:
-        """Whether nothing is random, and all parameters are the Gaussian's."""
+        """Return whether nothing is random, and all parameters are the Gaussian's."""
         is_plain = type(guide) is NaturalGaussianGuide and not self._space.has_model_parameters
         return is_plain and not self._plan.facts.is_stochastic
 
@@ -322,7 +320,7 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 
 def _anywhere(site: dict[str, Any]) -> Tensor | None:
-    """A point for sites whose prior is improper, and cannot be sampled."""
+    """Return a point for sites whose prior is improper, and cannot be sampled."""
     fn = site["fn"]
     while hasattr(fn, "base_dist"):
         fn = fn.base_dist

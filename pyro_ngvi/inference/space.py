@@ -70,7 +70,7 @@ class StateSpace(problem.StateSpace):
     # -- states -----------------------------------------------------------------------
 
     def by_site(self, state: State) -> dict[str, Family]:
-        """The families by the guide's sites."""
+        """Return the families by the guide's sites."""
         return dict(zip(self.dims, state.families, strict=True))
 
     def tensors(self, vectors: np.ndarray, in_double: bool = False) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ class StateSpace(problem.StateSpace):
         return state._replace(parameters=new)
 
     def restored(self, params: dict[str, Tensor], with_own: bool = False) -> State:
-        """The initial state with the Gaussians of an earlier result's parameters.
+        """Return the initial state with the Gaussians of an earlier result's parameters.
 
         :param with_own: with the model's own parameters as well.
         :raises ValueError: if its latents are not this model's.
@@ -176,7 +176,7 @@ class StateSpace(problem.StateSpace):
 
     @torch.no_grad()
     def snapshot(self) -> dict[str, Tensor]:
-        """A copy of all parameters, constrained, by their names in the store."""
+        """Return a copy of all parameters, constrained, by their names in the store."""
         with repeatable_noise():
             return {name: value.clone() for name, (_, value) in self._all().items()}
 
@@ -191,7 +191,7 @@ class StateSpace(problem.StateSpace):
 
 
 def gaussians(guide: Any) -> list[NaturalGaussianGuide]:
-    """The ``NaturalGaussianGuide`` in a guide: itself, or parts of an ``AutoGuideList``."""
+    """Return the ``NaturalGaussianGuide`` in a guide: itself, or parts of an ``AutoGuideList``."""
     if not isinstance(guide, torch.nn.Module):
         return []
     return [part for part in guide.modules() if isinstance(part, NaturalGaussianGuide)]
@@ -208,5 +208,5 @@ def _shapes(coordinates: dict[str, Tensor]) -> dict[str, tuple]:
 
 
 def _leaf(value: Tensor) -> Tensor:
-    """The unconstrained tensor in the store, of a parameter's value."""
+    """Return the unconstrained tensor in the store, of a parameter's value."""
     return getattr(value, "unconstrained", lambda: value)()
