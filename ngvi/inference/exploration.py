@@ -77,7 +77,7 @@ class Explorer:
         counts = [one.count for one in self.runs.optima if one.count]
         found = better_elsewhere(sum(counts), len(counts))
         self.report.probability = found
-        is_most = sum(counts) >= self.report.num_nowhere and not self._may_go_on()
+        is_most = sum(counts) >= self.report.num_without_optimum and not self._may_go_on()
         self.report.has_few = sum(counts) < self.options.num_starts and not is_most
         is_unlikely = found <= self.options.unseen and self.runs.best.count > 0
         return is_unlikely and not self.report.has_few
@@ -135,7 +135,7 @@ class Explorer:
         """Count a start that has led to an optimum, or nowhere."""
         self.report.num_starts += 1
         if known is None:
-            self.report.num_nowhere += 1
+            self.report.num_without_optimum += 1
         else:
             known.count += 1
 

@@ -22,7 +22,7 @@ from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import LEVELS, QUICK
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
-from ngvi.inference.runs import Runs, patience_left, same_bound
+from ngvi.inference.runs import Runs, budget_left, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import DRAW, GUIDE, MODE, Start, Starts
 from ngvi.inference.stochastic import StochasticSearch
@@ -138,7 +138,7 @@ class MultiStart:
         end = runs.finish(runs.take_best())
         if has_choice and self.options.more_starts and end.status is not Status.UNBOUNDED:
             self._try_others()
-        runs.persist()
+        runs.last_resort()
 
     def _first_starts(self, own: Start) -> list[Start]:
         """Return the guide's start, and the prior's where it is another."""
@@ -153,7 +153,7 @@ class MultiStart:
         for _ in range(options.num_starts // 2):
             if runs.best.is_certified or runs.best.status is Status.CONTRADICTED:
                 return
-            if not patience_left(runs):
+            if not budget_left(runs):
                 return
             start = None if runs.waiting else next(others, None)
             if start is not None:

@@ -80,7 +80,7 @@ class Exploration:
     """Result of a search for other optima.
 
     :ivar num_starts: that were made, drawn alike.
-    :ivar num_nowhere: of these, that have come to no optimum within a few steps.
+    :ivar num_without_optimum: of these, that have come to no optimum within a few steps.
     :ivar cost: in gradients.
     :ivar probability: that as many starts again would find a better optimum.
     :ivar is_over: whether it is small enough.
@@ -88,7 +88,7 @@ class Exploration:
     """
 
     num_starts: int = 0
-    num_nowhere: int = 0
+    num_without_optimum: int = 0
     cost: float = 0.0
     probability: float = 1.0
     is_over: bool = False

@@ -138,7 +138,7 @@ class MultiStartOptions:
     exploration_floor: int = 20_000
     #: Without an optimum nothing new begins after this many gradients: four chains of NUTS. Half of
     #: them, or as many as all before, may go into fresh draws at every step.
-    patience: int = 100_000
+    gradient_budget: int = 100_000
     #: Largest probability that as many starts again find a better optimum: eight starts that have
     #: met one optimum are enough, sixteen that have met two, and 32 that have met three.
     unseen: float = 0.125

@@ -281,13 +281,13 @@ def _others(outcome: Outcome, effort: str) -> str:
     if not count:
         return "other optima have not been looked for"
     starts = f"{best.count or 'none'} of {count} starts led to it"
-    if found.num_nowhere:
-        starts += f", {found.num_nowhere} to no optimum"
+    if found.num_without_optimum:
+        starts += f", {found.num_without_optimum} to no optimum"
     if lower:
         of_them, gap = sum(one.count for one in lower), min(lower.values())
         where = "one that is" if len(lower) == 1 else f"{len(lower)} that are"
         starts += f", {of_them} to {where} lower, by {gap:.2g} nats{' or more' * (len(lower) > 1)}"
-    rest = count - found.num_nowhere - sum(one.count for one in counted)
+    rest = count - found.num_without_optimum - sum(one.count for one in counted)
     if rest > 0:  # of the first of two fits, whose optima are not among these
         starts += f", {rest} to others of the Gaussian over all latents"
     chance = f"as many again would find a better one with probability {found.probability:.2f}"

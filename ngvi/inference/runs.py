@@ -63,7 +63,7 @@ class Runs:
     :ivar waiting: at their coarse ends.
     :ivar optima: where others have ended.
     :ivar current: the one that is going on, if any.
-    :ivar patience: the cost beyond which nothing new begins without an optimum.
+    :ivar budget: the cost beyond which nothing new begins without an optimum.
     :ivar checked: the state that has been checked, and what was found.
     """
 
@@ -76,7 +76,7 @@ class Runs:
         self.optima: list[Optimum] = []
         self.current: Run | None = None
         self.checked: tuple[State | None, Finding | None] = None, None
-        self.patience = self.options.multi_start.patience * max(1.0, request.share)
+        self.budget = self.options.multi_start.gradient_budget * max(1.0, request.share)
         self._expensive_limit = math.inf  # of all gradients, once expensive searches have begun
 
     @property
@@ -117,7 +117,7 @@ class Runs:
         if is_noisy and not self.problem.objective.is_subsampled:
             max_cost = min(max_cost, self.expensive_left())
         if not is_noisy and run.search.status is None and not run.is_coarse:
-            self.coarse(run, math.inf, min(max_cost, patience_left(self)))
+            self.coarse(run, math.inf, min(max_cost, budget_left(self)))
             self.current = run
         if is_noisy or run.is_coarse:
             run.search.advance(max_cost)
@@ -152,15 +152,15 @@ class Runs:
     def expensive_left(self) -> float:
         """Return what fresh draws at every step may still cost.
 
-        All of them together may take as many gradients as all before them, while there is patience.
+        All of them together may take as many gradients as all before them, within the gradient budget.
         """
         spent = self.problem.objective.cost.total
         if self._expensive_limit == math.inf:
-            least = self.patience / 2
-            self._expensive_limit = spent + min(max(spent, least), patience_left(self))
+            least = self.budget / 2
+            self._expensive_limit = spent + min(max(spent, least), budget_left(self))
         return self._expensive_limit - spent
 
-    def persist(self) -> None:
+    def last_resort(self) -> None:
         """Go on from the best end with fresh draws at every step, which is expensive."""
         best = self.best
         run = Run(best.name, best.search, best.validation)
@@ -269,9 +269,9 @@ class Runs:
         return float(self.problem.objective.log_density(optimum.state, mean[None])[0])
 
 
-def patience_left(runs: Runs) -> float:
+def budget_left(runs: Runs) -> float:
     """Return what may be spent before something comes to an optimum."""
-    return max(0.0, runs.patience - runs.problem.objective.cost.total)
+    return max(0.0, runs.budget - runs.problem.objective.cost.total)
 
 
 def same_bound(one: Validation, other: Validation, slack: float) -> bool:

@@ -97,7 +97,9 @@ def test_the_verdict_is_what_is_known(name):
         assert outcome.finding is None and outcome.ending is None
     if verdict == CERTIFIED:
         assert found.probability <= MultiStartOptions().unseen and best.count > 0
-        assert found.num_starts == sum(one.count for one in outcome.optima) + found.num_nowhere
+        assert (
+            found.num_starts == sum(one.count for one in outcome.optima) + found.num_without_optimum
+        )
     ranks = [one.rank(LEVELS.same) for one in outcome.optima]
     assert ranks == sorted(ranks, reverse=True)
 
