@@ -152,7 +152,7 @@ class Runs:
     def expensive_left(self) -> float:
         """Return what fresh draws at every step may still cost.
 
-        All of them together may take as many gradients as all before them, within the gradient budget.
+        All of them together may take as many gradients as all before them, within the budget.
         """
         spent = self.problem.objective.cost.total
         if self._expensive_limit == math.inf:
