@@ -1,4 +1,4 @@
-"""What every Gaussian family offers.
+"""Interface of every Gaussian family.
 
 A family is an immutable set of coordinates of ``q = N(mu, Sigma)``. Without tensors
 (``CovarianceCholesky()``) it is a specification; :meth:`Family.initial` gives it tensors.

@@ -71,7 +71,7 @@ class BlockDiagonal(ForestFamily):
         )
 
     def describe(self) -> str:
-        """The blocks in words."""
+        """Return the blocks in words."""
         if self.structure is None:
             return "no blocks yet"
         count: dict[int, int] = {}

@@ -41,7 +41,7 @@ def natural_gradient_from_points(family: Any, gradients: Array, noise: Array) ->
 
 
 class GroupSpread(NamedTuple):
-    """How far the directions of groups of points are from their mean, in nats."""
+    """Distance of the directions of groups of points from their mean, in nats."""
 
     noise: Array  #: Squared Fisher norm of the error of the mean.
     square: Array  #: Squared Fisher norm of the mean itself.

@@ -1,4 +1,4 @@
-"""What the families with a dense covariance have in common."""
+"""Common parts of the families with a dense covariance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DenseFamily(Family):
     max_dim: ClassVar[int] = 2**15
 
     def for_layout(self, layout: Layout) -> Self:
-        """The specification itself.
+        """Return the specification itself.
 
         :raises ValueError: for so many latents that a matrix would not fit the memory.
         """

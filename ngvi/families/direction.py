@@ -22,7 +22,7 @@ Families = list[Any]
 
 
 def each(function: Callable[..., Array], *directions: Families) -> Families:
-    """``function`` of the same coordinate of all directions."""
+    """Return ``function`` of the same coordinate of all directions."""
     return [one.map(function, *others) for one, *others in zip(*directions, strict=True)]
 
 
@@ -54,7 +54,7 @@ def combine(
 
 
 def scale_parts(of_mean: Array | float, of_scale: Array | float, direction: Families) -> Families:
-    """The means times one number, all other coordinates times another."""
+    """Return the means times one number, all other coordinates times another."""
     scaled = scale(of_scale, direction)
     return with_means(scaled, [one.ops.scaled(of_mean, one.loc) for one in direction])
 
@@ -65,7 +65,7 @@ def zeros(like: Families) -> Families:
 
 
 def with_means(direction: Families, means: Sequence[Array]) -> Families:
-    """A direction with other means."""
+    """Return a direction with other means."""
     return [dataclasses.replace(one, loc=loc) for one, loc in zip(direction, means, strict=True)]
 
 
@@ -88,7 +88,7 @@ def natural(families: Families, gradient: Families) -> Families:
 
 
 def dot(dual: Families, direction: Families) -> Array:
-    """The sum of products of all coordinates, a Fisher inner product of a dual; in nats."""
+    """Return the sum of products of all coordinates, a Fisher inner product of a dual; in nats."""
     ops = dual[0].ops
     pairs = zip(values(dual), values(direction), strict=True)
     return sum(_sum_of_products(ops, *pair) for pair in pairs)
@@ -102,7 +102,7 @@ def _sum_of_products(ops: Any, left: Array, right: Array) -> Array:
 
 
 def inner(families: Families, left: Families, right: Families) -> Array:
-    """The Fisher inner product of two directions, in nats.
+    """Return the Fisher inner product of two directions, in nats.
 
     Of a natural gradient of the bound, and a change: the derivative of the bound along it.
     """
@@ -124,7 +124,7 @@ def products(
 
 
 def _sum(parts: Sequence[Any]) -> Any:
-    """Of numbers, or of as many lists of them."""
+    """Sum numbers, or lists of numbers by place."""
     nested = isinstance(parts[0], (list, tuple))
     return [_sum(same) for same in zip(*parts, strict=True)] if nested else sum(parts)
 

@@ -1,4 +1,4 @@
-"""What the Gaussians whose factor is a forest of blocks have in common.
+"""Common parts of the Gaussians whose factor is a forest of blocks.
 
 The factor is an :class:`~ngvi.linalg.arrow.Arrow`, packed into one flat array: ``C`` with
 ``Sigma = C C^T``, or ``T`` with ``Sigma^-1 = T T^T``. Its Fisher information has one block for
@@ -75,7 +75,7 @@ class ForestFamily(Family):
         return self._with(loc, factor.solve_transpose_products(symmetric))
 
     def _of_columns(self, values: Array) -> Array:
-        """A value for each block, at every entry of the block's columns, packed."""
+        """Return a value for each block, at every entry of the block's columns, packed."""
         pieces = [
             self.xp.broadcast_to(value[0], shape).reshape(-1)
             for value, shapes in zip(self._split(values), self.structure.shapes(), strict=True)
@@ -100,7 +100,7 @@ class ForestFamily(Family):
         return self._arrow(self.structure, tuple(blocks)).pack()
 
     def _own_products(self, index: int, rows: Array) -> Array:
-        """A group's diagonal blocks ``(k, k, n)``, from its part ``(m, k, n)`` of the products."""
+        """Return a group's diagonal blocks ``(k, k, n)`` from its products ``(m, k, n)``."""
         raise NotImplementedError
 
     def outer_products(self, left: Array, right: Array) -> Array:

@@ -20,10 +20,10 @@ class Gaussian:
 
     #: What ``NaturalGaussianGuide(family=...)`` knows the family by; by default that of the class.
     name: ClassVar[str] = ""
-    ops: ClassVar[Definite]  #: what a package does with matrices
-    xp: ClassVar[Any]  #: torch or ``jax.numpy``, for functions that both spell alike
+    ops: ClassVar[Definite]  #: A package's operations on matrices.
+    xp: ClassVar[Any]  #: Torch or ``jax.numpy``, for functions that both spell alike.
 
-    loc: Any  #: the mean, shape ``(d,)``; None in a specification
+    loc: Any  #: The mean, shape ``(d,)``; None in a specification.
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -33,7 +33,7 @@ class Gaussian:
     # -- construction -----------------------------------------------------------------
 
     def for_layout(self, layout: Layout) -> Gaussian:
-        """The specification for a model whose latent vector has this layout.
+        """Return the specification for a model whose latent vector has this layout.
 
         Structured families find their blocks here; the others are what they are.
 
@@ -70,7 +70,7 @@ class Gaussian:
         return sum(math.prod(value.shape) for value in self._bound().coordinates().values())
 
     def coordinates(self) -> dict[str, Any]:
-        """The coordinate tensors by name."""
+        """Return the coordinate tensors by name."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)  # type: ignore[arg-type]  # its subclasses are
@@ -78,21 +78,23 @@ class Gaussian:
         }
 
     def map(self, function: Callable[..., Array], *others: Self) -> Self:
-        """``function`` of each coordinate, and of the same coordinate of ``others``."""
+        """Return ``function`` of each coordinate, and of the same coordinate of ``others``."""
         raise NotImplementedError
 
     def detach(self) -> Self:
-        """The same Gaussian, through which no gradient flows."""
+        """Return the same Gaussian, through which no gradient flows."""
         raise NotImplementedError
 
     def couples(self) -> str | Forest:
-        """Which latents the precision couples: ``"all"``, ``"none"``, ``"low_rank"`` or blocks; a
-        mixture, whose density has no precision, says ``"mixture"``.
+        """Return which latents the precision couples.
+
+        It is ``"all"``, ``"none"``, ``"low_rank"`` or blocks; a mixture, whose density has no
+        precision, says ``"mixture"``.
         """
         return "all"
 
     def describe(self) -> str:
-        """The structure in words."""
+        """Return the structure in words."""
         return "independent latents" if self.couples() == "none" else "one dense block"
 
     # -- moments ----------------------------------------------------------------------
@@ -167,7 +169,7 @@ class Gaussian:
         raise NotImplementedError
 
     def retract(self, step: Self) -> Self:
-        """The family at ``lambda + step``, kept off the border of its domain.
+        """Return the family at ``lambda + step``, kept off the border of its domain.
 
         A standard deviation (or the diagonal of a Cholesky factor) may cross zero: the sign
         of a column changes nothing about ``Sigma``. It may not land there, and keeps one

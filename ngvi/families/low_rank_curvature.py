@@ -44,7 +44,7 @@ class LowRankCurvature(Family):
         return symmetric(left.mT @ right)
 
     def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
-        """The direction to the rule's target, see the module; ``hessian`` is ``(d, d)``."""
+        """Return the direction to the rule's target, see the module; ``hessian`` is ``(d, d)``."""
         self._bound()
         factor, diagonal = self._matrix.near(-symmetric(hessian))
         loc = self._matrix.divide(gradient)

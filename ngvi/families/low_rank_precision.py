@@ -89,14 +89,14 @@ class LowRankPrecision(LowRankSteps):
         return "low_rank"
 
     def describe(self) -> str:
-        """The structure in words."""
+        """Return the structure in words."""
         return f"a precision of rank {self.rank} plus a diagonal"
 
     # -- shape and moments ------------------------------------------------------------
 
     @property
     def num_parameters(self) -> int:
-        """Without the ``r (r - 1) / 2`` rotations of ``U``."""
+        """Number of parameters, without the ``r (r - 1) / 2`` rotations of ``U``."""
         return self.dim * (self.rank + 2) - self.rank * (self.rank - 1) // 2
 
     @property

@@ -11,7 +11,7 @@ from ngvi.families.path import Path
 
 
 class LowRankSteps(LowRankCurvature):
-    """Of a family with a ``factor``, a ``diagonal`` and a ``rank``."""
+    """Steps of a family with a ``factor``, a ``diagonal`` and a ``rank``."""
 
     def natural_step(self, direction: Self, step_size: Array | float) -> Self:
         return self._moved(direction, step_size, step_size, step_size * direction.diagonal)
@@ -23,7 +23,7 @@ class LowRankSteps(LowRankCurvature):
     def with_precision(
         self, factor: Array, diagonal: Array, step_size: Array | float = 1.0
     ) -> Self:
-        """After a step of the precision alone, of so much of ``dU`` and ``dD``."""
+        """Return the family after a step of the precision alone, along ``dU`` and ``dD``."""
         return self._with(
             self.loc, *self._bound()._end(step_size, factor, step_size * diagonal, 0.0)
         )
@@ -31,7 +31,7 @@ class LowRankSteps(LowRankCurvature):
     def _moved(
         self, direction: Self, of_mean: Array | float, of_factor: Array | float, diagonal: Array
     ) -> Self:
-        """After a step of so much of a direction's mean and factor, and this change of ``D``."""
+        """Return the family after a step of mean and factor, and this change of ``D``."""
         end = self._bound()._end(of_factor, direction.factor, diagonal, 0.0)
         new = self._with(self.loc, *end)
         # The new precision moves the mean.
@@ -45,7 +45,7 @@ class LowRankSteps(LowRankCurvature):
         noisy: Array | float,
         step_size: Array | float,
     ) -> Self:
-        """As :meth:`~ngvi.linalg.definite.Definite.damped` does, of ``dU`` by its size in ``D``.
+        """Damp ``dU`` by its size in ``D``, as :meth:`~ngvi.linalg.definite.Definite.damped`.
 
         :param noisy: the step for which it is damped.
         """

@@ -28,7 +28,7 @@ class Path:
     advance: Callable[[Any], Any]
 
     def damped(self, step_size: Any) -> Path:
-        """The path of a curvature that is noise for the most part, for a step of this size.
+        """Return the path of a curvature that is noise for the most part, for a step of this size.
 
         See :meth:`~ngvi.linalg.definite.Definite.damped`; families without whitened steps correct
         the direction (:func:`~ngvi.families.steps.corrected`).
@@ -36,7 +36,7 @@ class Path:
         return self
 
     def at(self, step_size: Any) -> Any:
-        """The attempt with this step size, ``rho``."""
+        """Return the attempt with this step size, ``rho``."""
         return self.advance(step_size)
 
     def kl(self, attempt: Any) -> Any:
@@ -48,11 +48,11 @@ class Path:
         return self.start.kl_divergence(attempt)
 
     def metric(self, gradient: Any) -> Callable[[Any], Any]:
-        """A function of an attempt: ``Sigma_new g``, shape ``(d,)``."""
+        """Return a function of an attempt: ``Sigma_new g``, shape ``(d,)``."""
         return lambda attempt: covariance_times(attempt, gradient)
 
     def end(self, attempt: Any) -> Any:
-        """The family after the step."""
+        """Return the family after the step."""
         return attempt
 
 

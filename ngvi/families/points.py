@@ -36,7 +36,7 @@ class Points(NamedTuple):
 
 
 def spherical_points(rng: np.random.Generator, dim: int, num_groups: int) -> list[Points]:
-    """Groups of points; any one of them gives unbiased estimates.
+    """Return groups of points, any one of which gives unbiased estimates.
 
     The groups' radii are stratified: each is chi-distributed, and together they are spread evenly.
 
@@ -54,12 +54,12 @@ def spherical_points(rng: np.random.Generator, dim: int, num_groups: int) -> lis
 
 
 def num_quintic(dim: int) -> int:
-    """How many points a group of :func:`quintic_points` has."""
+    """Return how many points a group of :func:`quintic_points` has."""
     return 2 * len(_on_sphere(dim).weights) + 1
 
 
 def quintic_points(rng: np.random.Generator, dim: int, num_groups: int) -> list[Points]:
-    """Groups of points that are exact, without any noise, for polynomials of degree 5.
+    """Return groups of points that are exact for polynomials of degree 5.
 
     Any one of them gives unbiased estimates. They are the centre and two random radii ``r < s``. On
     these a randomly rotated rule of degree 5 integrates over the sphere (Mysovskikh, 1968: the
@@ -122,7 +122,7 @@ def _on_sphere(dim: int) -> Points:
 
 @functools.cache
 def radius_polynomial(dim: int) -> np.ndarray:
-    """Of the quantile of ``r^2`` whose level is that of a standard normal ``x``: its cube root.
+    """Return the cube root of the quantile of ``r^2`` at the level of a normal ``x``.
 
     For compiled programs, which have no quantile function. The cube root of a chi-squared variable
     is nearly normal (Wilson and Hilferty, 1931): a polynomial in ``x`` gives the mean of

@@ -94,7 +94,7 @@ class SparsePrecision(ForestFamily):
         return self._dense()
 
     def describe(self) -> str:
-        """The structure in words."""
+        """Return the structure in words."""
         return "no structure yet" if self.structure is None else self.structure.describe()
 
     # -- shape and moments ------------------------------------------------------------

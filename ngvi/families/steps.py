@@ -1,4 +1,4 @@
-"""What rules do with a family: the mean's metric, corrected directions, and steps of some latents.
+"""Functions of rules: the mean's metric, corrected directions, steps of some latents.
 
 Functions of a family. One that has another way registers it: ``@covariance_times.register(Mine)``.
 """

@@ -15,7 +15,7 @@ Blocks = Sequence[Sequence[str] | Sequence[int]]
 def find_blocks(
     layout: Layout, blocks: Blocks | None = None
 ) -> tuple[list[np.ndarray], tuple[bool, ...]]:
-    """Groups of blocks of equal size.
+    """Return groups of blocks of equal size.
 
     :param blocks: lists of site names or of indices; by default by site and plate element.
     :return: for each group the coordinates of its blocks, integers ``(k, n)``; and whether the
@@ -57,7 +57,7 @@ def _chosen(layout: Layout, block: Sequence) -> tuple[np.ndarray, tuple[str, ...
 
 
 def _elements(sites: list[Site]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """One block for each element of the plates that the sites share."""
+    """Return one block for each element of the plates that the sites share."""
     common = frozenset.intersection(*(site.plate_names for site in sites))
     order = [plate.name for plate in sites[0].plates if plate.name in common]
     piece = np.concatenate([site.indices(order) for site in sites], 1).T

@@ -1,4 +1,4 @@
-"""Which family a model gets: the one that its user names, or the one that suits its size."""
+"""Choice of a family: the one that the user names, or the one that suits the size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALIASES = {"full": "covariance_cholesky"}
 
 
 class FamilyLimits(NamedTuple):
-    """What ``family="auto"`` takes up to which size; every number is of latents but the last."""
+    """Largest sizes for ``family="auto"``; every number counts latents but the last."""
 
     #: A dense covariance: 500,000 parameters, which fit the processor's caches.
     dense: int = 1000
@@ -71,7 +71,7 @@ class Registry:
         self.base, self.families = package.Family, Families(package)
 
     def requested(self, family: Any) -> Choice | None:
-        """What the user asks for; None if that is ``"auto"``.
+        """Return what the user asks for; None if that is ``"auto"``.
 
         :param family: a name, a class, or a specification such as ``CovarianceCholesky()``.
         :raises ValueError: if the name is unknown, or the family already has coordinates.
@@ -102,7 +102,7 @@ class Registry:
         )
 
     def automatic(self, layout: Layout) -> Choice:
-        """What ``"auto"`` means for a model whose latent vector has this layout.
+        """Return what ``"auto"`` means for a model whose latent vector has this layout.
 
         Only where a dense family is large are locals looked for.
         """
@@ -132,7 +132,7 @@ class Registry:
     def suitable(
         self, requested: Choice | None, subsampled: Sequence[SubsampledLatent], layout: Layout
     ) -> Choice:
-        """What the user has requested, or what ``"auto"`` means for this latent vector.
+        """Return what the user has requested, or what ``"auto"`` means for this latent vector.
 
         :param subsampled: its latents in plates of which a run of the model sees a part.
         """
@@ -149,7 +149,7 @@ class Registry:
 
 
 def _locals(layout: Layout, max_entries: int) -> tuple[Forest | None, str]:
-    """The blocks of the sparse family if the model has locals, or why not."""
+    """Return the blocks of the sparse family if the model has locals, or why not."""
     if not any(site.plates for site in layout.sites):
         return None, "no latent is in a plate"
     try:

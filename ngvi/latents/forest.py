@@ -1,4 +1,4 @@
-"""Which coordinates of a vector belong together, and in which order.
+"""Groups of coordinates of a vector that belong together, and their order.
 
 A :class:`Forest` cuts a vector of length ``d`` into *groups* of equal *blocks*. A group of
 ``n`` blocks of size ``k`` is held as an array ``(k, n)``. The groups form a forest: a block
@@ -87,7 +87,7 @@ class Forest:
         return sum(group.size * group.num for group in self.groups)
 
     def ancestors(self, index: int) -> tuple[int, ...]:
-        """The groups of a block's ancestors, the nearest first."""
+        """Return the groups of a block's ancestors, the nearest first."""
         parent = self.groups[index].parent
         return () if parent is None else (parent, *self.ancestors(parent))
 
@@ -101,7 +101,7 @@ class Forest:
         return total
 
     def shapes(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """For each group the shapes of its diagonal blocks, then below them per ancestor."""
+        """Return the shapes of each group's diagonal blocks, then below them per ancestor."""
         return tuple(
             (
                 (group.size, group.size, group.num),
@@ -116,7 +116,7 @@ class Forest:
         return sum(math.prod(shape) for shapes in self.shapes() for shape in shapes)
 
     def packed_diagonal(self) -> np.ndarray:
-        """Where in a packed matrix the diagonal entry of each coordinate is, shape ``(d,)``."""
+        """Return the place of each diagonal entry in a packed matrix, shape ``(d,)``."""
         start, entries = 0, []
         for shapes in self.shapes():
             size, _, num = shapes[0]
@@ -131,14 +131,14 @@ class Forest:
         return found if self.permutation is None else found[self.permutation.inverse]
 
     def offsets(self) -> tuple[int, ...]:
-        """For each group the summed sizes of a block's ancestors."""
+        """Return the summed sizes of a block's ancestors for each group."""
         return tuple(
             sum(self.groups[a].size for a in self.ancestors(index))
             for index in range(len(self.groups))
         )
 
     def split_indices(self) -> list[np.ndarray]:
-        """For each group the coordinates of its blocks in the vector, integers ``(k, n)``."""
+        """Return the coordinates of each group's blocks in the vector, integers ``(k, n)``."""
         positions = [np.zeros((group.size, group.num), int) for group in self.groups]
         start = 0
         for run in self.runs:
@@ -155,7 +155,7 @@ class Forest:
         return positions
 
     def colours(self) -> np.ndarray:
-        """A number for each coordinate, different within a block and from its ancestors'.
+        """Return a number for each coordinate, different within a block and from its ancestors'.
 
         A block and its ancestors have ``k + g`` coordinates, and so many numbers suffice.
         """
@@ -165,7 +165,7 @@ class Forest:
         return numbers
 
     def describe(self) -> str:
-        """The structure in words, such as "59 locals of size 2 given 8 globals"."""
+        """Return the structure in words, such as "59 locals of size 2 given 8 globals"."""
         by_depth: dict[int, list[str]] = {}
         for index, group in enumerate(self.groups):
             depth = len(self.ancestors(index))
@@ -184,7 +184,7 @@ def _count(group: BlockGroup) -> str:
 def forest_from_indices(
     blocks: Sequence[np.ndarray], parents: Sequence[int | None] | None = None
 ) -> Forest:
-    """The structure with these coordinates.
+    """Return the structure with these coordinates.
 
     :param blocks: for each group the coordinates of its blocks, integers ``(k, n)``; each
         coordinate of the vector exactly once.
@@ -204,7 +204,7 @@ def forest_from_indices(
 
 
 def _runs(blocks: Sequence[np.ndarray]) -> tuple[VectorPiece, ...] | None:
-    """The pieces of the vector if there are few, in its order."""
+    """Return the pieces of the vector if there are few, in its order."""
     dim = sum(piece.size for piece in blocks)
     group, row, block = (np.zeros(dim, int) for _ in range(3))
     for index, piece in enumerate(blocks):
@@ -234,7 +234,7 @@ MAX_RUNS = 200
 
 
 def _run_at(start: int, group: np.ndarray, row: np.ndarray, block: np.ndarray) -> VectorPiece:
-    """The longest piece from ``start`` on."""
+    """Return the longest piece from ``start`` on."""
     same_group = _prefix(group[start:] == group[start])
     rows, blocks = row[start : start + same_group], block[start : start + same_group]
     width = _prefix((blocks == blocks[0]) & (rows == rows[0] + np.arange(same_group)))
@@ -246,7 +246,7 @@ def _run_at(start: int, group: np.ndarray, row: np.ndarray, block: np.ndarray) -
 
 
 def _prefix(flags: np.ndarray) -> int:
-    """How many flags are set before the first that is not."""
+    """Return how many flags are set before the first that is not."""
     return len(flags) if flags.all() else int(np.argmin(flags))
 
 

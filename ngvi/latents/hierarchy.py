@@ -1,4 +1,4 @@
-"""Which latents are local, given which others: the forest of a model's latents.
+"""Local latents, and those that they are given: the forest of a model's latents.
 
 A site in plates may be local: its elements independent of each other given the rest. The
 forest has one group of blocks for each set of plates; a block's parent is the element of an
@@ -50,7 +50,7 @@ class Hierarchy:
 
 
 def find_hierarchy(layout: Layout, locals: tuple[str, ...] | None = None) -> Hierarchy:
-    """The forest of the latents.
+    """Return the forest of the latents.
 
     :param locals: names of the sites that are to be local; by default as many as possible.
     :raises ValueError: if a named site does not exist, is in no plate, or is not independent
@@ -122,7 +122,7 @@ class _LocalsSearch:
         return max(outer, key=len, default=None)
 
     def _plate_order(self, plates: Plates) -> list[str]:
-        """The plates, outermost first: an element's parent is a prefix of its index."""
+        """Return the plates, outermost first: an element's parent is a prefix of its index."""
         parent = self._parent(plates)
         outer = [] if parent is None else self._plate_order(parent)
         site = next(site for site in self.layout.sites if self.plates[site.name] == plates)
@@ -130,7 +130,7 @@ class _LocalsSearch:
         return [*outer, *inner]
 
     def _coordinates(self) -> dict[str, np.ndarray]:
-        """By site, its coordinates, shape ``(elements, coordinates of each)``."""
+        """Return the coordinates by site, shape ``(elements, coordinates of each)``."""
         orders = {plates: self._plate_order(plates) for plates in self._forest()}
         return {s.name: s.indices(orders[self.plates[s.name]]) for s in self.layout.sites}
 
@@ -195,7 +195,7 @@ class _LocalsSearch:
         self.plates[b] -= plates
 
     def _refuse(self, a: str, b: str) -> None:
-        """The Hessian couples two sites where the forest has zeros."""
+        """Return the Hessian couples two sites where the forest has zeros."""
         common = self.plates[a] & self.plates[b]
         if not common:
             self.pairs[a, b] = frozenset()
@@ -246,7 +246,7 @@ class _LocalsSearch:
         return None
 
     def _curvature(self, name: str) -> float:
-        """The size of the Hessian within a site."""
+        """Return the size of the Hessian within a site."""
         product = self.dependencies.hessian_product
         assert product is not None  # which has shown a gap
         site = self.layout.site(name)
@@ -256,7 +256,7 @@ class _LocalsSearch:
         return float(np.abs(np.asarray(product(probes))[:, own]).max())
 
     def _gap(self, mine: Plates, plates: Plates, scale: np.ndarray, products: np.ndarray) -> float:
-        """The largest coupling where the forest has zeros, over the tolerance.
+        """Return the largest coupling where the forest has zeros, over the tolerance.
 
         It is 0 if it is less than the tolerance of the couplings that may be.
 
@@ -282,7 +282,7 @@ def _words(site: Site) -> str:
 def find_structure(
     layout: Layout, locals: tuple[str, ...] | None = None
 ) -> tuple[Forest | None, str]:
-    """The blocks of a model's latents, or what stands in the way, in words.
+    """Return the blocks of a model's latents, or what stands in the way, in words.
 
     :param locals: names of the sites that are to be local; by default they are found.
     :raises ValueError: if the model contradicts that they are local.

@@ -1,4 +1,4 @@
-"""What a family may know of the latent vector: its sites, their plates, who depends on whom.
+"""Layout of the latent vector: its sites, their plates, who depends on whom.
 
 The guide makes a :class:`Layout` from its model and hands it to
 ``Family.for_layout``; families know nothing of the PPL.
@@ -56,7 +56,7 @@ class Site:
         return frozenset(plate.name for plate in self.plates)
 
     def indices(self, plates: Iterable[str]) -> np.ndarray:
-        """The site's coordinates by elements of some of its plates.
+        """Return the site's coordinates by elements of some of its plates.
 
         :param plates: their names, the slowest first.
         :return: integers, shape ``(elements, coordinates of each)``.
@@ -70,7 +70,7 @@ class Site:
 
 @dataclasses.dataclass(frozen=True)
 class Dependencies:
-    """Which latents interact in the posterior.
+    """Pairs of latents that interact in the posterior.
 
     :param pairs: for each pair of sites that may interact (a site with itself included, both
         orders) the plates across whose elements they may do so; within an element of the others.
@@ -97,7 +97,7 @@ def curvature_of(
     sites: Iterable[Site],
     parts: tuple[float, ...] = (1.0, 0.1, 0.01),
 ) -> Dependencies:
-    """With products with the Hessian near the start, and where elements of sites are alike.
+    """Add products with the Hessian near the start, and where elements of sites are alike.
 
     Half a unit away, for a Hessian may vanish by symmetry; or nearer, where the density of a model
     in raw units is not finite there.
@@ -151,7 +151,7 @@ class Layout:
 
     @functools.cached_property
     def dependencies(self) -> Dependencies:
-        """Which latents interact; every pair, if nobody knows."""
+        """Return which latents interact; every pair, if nobody knows."""
         if self._find_dependencies is not None:
             return self._find_dependencies()
         pairs = {
@@ -160,11 +160,11 @@ class Layout:
         return Dependencies(pairs)
 
     def is_sum_of_terms(self) -> bool:
-        """Whether the log density is known to be one, so that quadrature gives its expectations."""
+        """Return whether the log density is a sum of terms, for quadrature."""
         return self._is_sum is not None and self._is_sum()
 
     def with_coordinates(self) -> Layout:
-        """Without sites of no elements, which are in no block."""
+        """Leave out sites without elements, which are in no block."""
         sites = [site for site in self.sites if site.size]
         if len(sites) == len(self.sites):
             return self
@@ -177,7 +177,7 @@ class Layout:
         return Layout(sites, find_dependencies, self._is_sum)
 
     def site(self, name: str) -> Site:
-        """The site of this name.
+        """Return the site of this name.
 
         :raises ValueError: if there is none, with the names of those there are.
         """
@@ -189,7 +189,7 @@ class Layout:
 
 
 def name_of(index: int, sites: Iterable[Site]) -> str:
-    """Of a coordinate of the latent vector, such as ``"beta[2]"``."""
+    """Name a coordinate of the latent vector, such as ``"beta[2]"``."""
     site = next(site for site in sites if index < site.start + site.size)
     if not site.shape:
         return site.name
@@ -198,12 +198,12 @@ def name_of(index: int, sites: Iterable[Site]) -> str:
 
 
 def pieces(sites: Iterable[Site], vector: np.ndarray) -> dict[str, np.ndarray]:
-    """The elements of a latent vector by its sites, without empty ones."""
+    """Return the elements of a latent vector by its sites, without empty ones."""
     return {s.name: vector[s.start : s.start + s.size] for s in sites if s.size}
 
 
 def sites_of_all(dims: Mapping[str, int], known: Mapping[str, Iterable[Site]]) -> tuple[Site, ...]:
-    """The sites of several latent vectors, one vector after the other.
+    """Return the sites of several latent vectors, one vector after the other.
 
     :param dims: by name, the length of a vector.
     :param known: by name, the sites of a vector; any other is one site.

@@ -31,7 +31,7 @@ class LocalBlocks:
 
     @property
     def groups(self) -> list[np.ndarray]:
-        """For each group of locals the coordinates of its blocks, integers ``(k, n)``."""
+        """Coordinates of the blocks of each group of locals, integers ``(k, n)``."""
         return self.forest.split_indices()[: len(self.sites)]
 
     @property
@@ -41,7 +41,7 @@ class LocalBlocks:
 
     @property
     def mask(self) -> np.ndarray:
-        """Which coordinates are local, shape ``(d,)``."""
+        """Return which coordinates are local, shape ``(d,)``."""
         mask = np.zeros(self.forest.dim, bool)
         for group in self.groups:
             mask[group] = True
@@ -69,8 +69,9 @@ class LocalBlocks:
         return probes
 
     def describe(self) -> str:
-        """In words, such as "59 locals of size 2 ('a', 'b') given 9 others", and why sites in
-        plates are among the others.
+        """Describe the blocks, and say why sites in plates are among the others.
+
+        Such as "59 locals of size 2 ('a', 'b') given 9 others".
         """
         words = [
             f"{group.shape[1]} locals of size {len(group)} ({', '.join(map(repr, names))})"
@@ -81,7 +82,7 @@ class LocalBlocks:
 
 
 def find_local_blocks(layout: Layout, names: tuple[str, ...] | None = None) -> LocalBlocks:
-    """The leaves of the forest of a model's latents.
+    """Return the leaves of the forest of a model's latents.
 
     Of nested plates the innermost latents are the locals; their parents count as globals.
 

@@ -22,12 +22,12 @@ OBSERVED, LATENT = "_observed", "_unobserved"
 
 
 def is_rest(name: str, sites: Container[str]) -> bool:
-    """Whether a latent is what another of these sites leaves unobserved."""
+    """Return whether a latent is what another of these sites leaves unobserved."""
     return name.endswith(LATENT) and name.removesuffix(LATENT) + OBSERVED in sites
 
 
 def standard_log_prob(transform: Any, value: Any, event_dim: int) -> Any:
-    """The log density of values that are standard normal on the unconstrained scale.
+    """Return the log density of values that are standard normal on the unconstrained scale.
 
     :param transform: of the PPL, from that scale to ``value``, an array.
     :param event_dim: how many axes on the right belong to an event; they are summed.

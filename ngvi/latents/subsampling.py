@@ -21,8 +21,8 @@ class SubsampledLatent(NamedTuple):
 
     site: str
     plate: str
-    axis: int  #: of the plate in the site's constrained value, counted from the right
-    size: int  #: the elements that the trace has
+    axis: int  #: Axis of the plate in the constrained value, from the right.
+    size: int  #: The elements that the trace has.
     full_size: int
 
 
@@ -52,7 +52,7 @@ def check_no_local_latents(
 
 @dataclasses.dataclass(frozen=True)
 class MinibatchElements:
-    """Which elements of the plates around latents a minibatch has.
+    """Elements of a minibatch in the plates around latents.
 
     :param sites: of the latent vector, all elements.
     :param indices: by plate, the elements of the minibatch, shape ``(B,)``.
@@ -62,7 +62,7 @@ class MinibatchElements:
     indices: dict[str, Any]
 
     def subsampled(self, site: Site) -> list[str]:
-        """The plates around a site of which the minibatch has fewer elements."""
+        """Return the plates around a site of which the minibatch has fewer elements."""
         return [
             plate.name
             for plate in site.plates
@@ -76,7 +76,7 @@ class MinibatchElements:
 
     @property
     def are_partial(self) -> bool:
-        """Whether there is a latent that the minibatch does not have."""
+        """Return whether there is a latent that the minibatch does not have."""
         return bool(self.plates)
 
     def check(self, family: Any, has_parts: bool) -> None:
@@ -107,7 +107,7 @@ class MinibatchElements:
                     self._refuse(family, site)
 
     def _elements(self) -> dict[str, np.ndarray]:
-        """By subsampled plate, the element that each coordinate belongs to, or -1."""
+        """Return the element of each coordinate by subsampled plate, or -1."""
         elements = {name: np.full(sum(s.size for s in self.sites), -1) for name in self.plates}
         for site in self.sites:
             for name in self.subsampled(site):

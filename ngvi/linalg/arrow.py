@@ -77,7 +77,7 @@ class Arrow(ForestBlocks):
         return self.solve_transpose(vector)
 
     def above(self, vector: Vector) -> list[list[Array]]:
-        """For each group and ancestor ``a``, ``(T_aa' x_a')`` summed over the ancestors ``a'``.
+        """Sum ``(T_aa' x_a')`` over the ancestors ``a'``, for each group and ancestor ``a``.
 
         The ancestors' own part of the matrix times their part of the vector.
         """
@@ -139,7 +139,7 @@ class Arrow(ForestBlocks):
         return self._by_column(column, other)
 
     def solve_transpose_products(self, other: Self) -> Self:
-        """The ``G`` whose :meth:`transpose_matmul` has the lower triangle of ``other``."""
+        """Return the ``G`` whose :meth:`transpose_matmul` has the lower triangle of ``other``."""
 
         def column(index: int, diagonal: Array, below: list[Array]) -> list[Array]:
             own, *mine = self.blocks[index]
@@ -151,7 +151,7 @@ class Arrow(ForestBlocks):
         return self._by_column(column, other)
 
     def congruence(self, symmetric: Self) -> Self:
-        """The lower half of ``T^-1 S T^-T`` for symmetric ``S``."""
+        """Return the lower half of ``T^-1 S T^-T`` for symmetric ``S``."""
         rest = [list(mine) for mine in symmetric.blocks]
         for index, (own, *mine) in enumerate(self.blocks):
             chain = self.structure.ancestors(index)
@@ -173,7 +173,7 @@ class Arrow(ForestBlocks):
         return type(self)(self.structure, tuple(tuple(mine) for mine in rest))
 
     def cholesky(self, root: Callable[..., tuple] | None = None) -> Self:
-        """The factor ``T`` of a symmetric matrix; NaN if it is not positive definite.
+        """Return the factor ``T`` of a symmetric matrix; NaN if it is not positive definite.
 
         :param root: the factors of what elimination leaves of a group's diagonal blocks, and the
             blocks below them; by default these as they are.

@@ -49,11 +49,11 @@ class ArrowSteps:
     ops: Definite
 
     def damped(self, rho: Array | float, half: Arrow) -> Arrow:
-        """As it is: the square of an arrow is none, and no conditional variance leaps anyway."""
+        """Return the change itself: the square of an arrow is no arrow, and no variance leaps."""
         return half
 
     def along(self, rho: Array | float, half: Arrow, shift: Vector) -> ArrowStep:
-        """The step to ``M``, from ``half = N`` and ``shift = w``."""
+        """Return the step to ``M``, from ``half = N`` and ``shift = w``."""
         root = self.precision_root(half.combine(lambda block: rho * block))
         moved = root.solve_transpose(root.solve(shift))
         return ArrowStep(root, [rho * part for part in moved])
@@ -108,7 +108,7 @@ def _size(root: Arrow, shift: Vector) -> Array:
 
 
 def _plain(half: Arrow, root: Callable | None = None) -> tuple[Arrow, Arrow]:
-    """The factor of ``I + N + N^T``, and ``N + N^T``."""
+    """Return the factor of ``I + N + N^T``, and ``N + N^T``."""
     eye = half.identity(half.structure, half.blocks[0][0])
     change = half.map_diagonal(lambda block: block + half.ops.transpose(block))
     return change.combine(operator.add, eye).cholesky(root), change

@@ -19,7 +19,7 @@ SMALL = 6
 
 
 class Batched:
-    """What is done with batches.
+    """Operations on batches of small matrices.
 
     A package writes what raises ``NotImplementedError`` here; the rest follows.
 
@@ -35,7 +35,7 @@ class Batched:
     # -- what a package writes --------------------------------------------------------
 
     def tensordot(self, left: Array, right: Array, axes: Any) -> Array:
-        """The library's own, in full precision."""
+        """Return the library's own, in full precision."""
         raise NotImplementedError
 
     def zeros(self, shape: Sequence[int], like: Array) -> Array:
@@ -57,7 +57,7 @@ class Batched:
     # -- products ---------------------------------------------------------------------
 
     def transpose(self, matrix: Array) -> Array:
-        """The transpose of every matrix."""
+        """Return the transpose of every matrix."""
         return self.xp.swapaxes(matrix, 0, 1)
 
     def matmul(self, left: Array, right: Array) -> Array:
@@ -78,7 +78,7 @@ class Batched:
         return self._times(matrix, vector)
 
     def transpose_times(self, matrix: Array, vector: Array) -> Array:
-        """The transpose of ``(p, q, n)`` times ``(..., p, n)``, to ``(..., q, n)``."""
+        """Return the transpose of ``(p, q, n)`` times ``(..., p, n)``, to ``(..., q, n)``."""
         if matrix.shape[-1] == 1:
             return self.tensordot(vector, matrix[..., 0], ((-2,), (0,))).mT
         return self._transpose_times(matrix, vector)
@@ -146,7 +146,7 @@ class Batched:
     # -- triangles and diagonals ------------------------------------------------------
 
     def tril(self, matrix: Array) -> Array:
-        """The lower triangle of every matrix."""
+        """Return the lower triangle of every matrix."""
         return self._triangle(matrix) * matrix
 
     def halve_diagonal(self, matrix: Array) -> Array:
@@ -164,13 +164,13 @@ class Batched:
         return self.xp.broadcast_to(eye[..., None], (size, size, num))
 
     def diagonal(self, matrix: Array) -> Array:
-        """The diagonals, shape ``(k, n)``."""
+        """Return the diagonals, shape ``(k, n)``."""
         return matrix.diagonal().mT
 
     # -- pieces -----------------------------------------------------------------------
 
     def concatenate(self, pieces: list[Array], axis: int) -> Array:
-        """The pieces joined along an axis."""
+        """Return the pieces joined along an axis."""
         return pieces[0] if len(pieces) == 1 else self.xp.concatenate(pieces, axis)
 
     def repeat(self, value: Array, repeats: int) -> Array:

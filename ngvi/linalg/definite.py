@@ -42,9 +42,9 @@ from ngvi.linalg.matrices import Array, Matrices, times
 class Spectrum(NamedTuple):
     """Eigenvalues and eigenvectors of a symmetric matrix, and how large its numbers are."""
 
-    values: Array  #: shape ``(..., k)``
-    vectors: Array  #: shape ``(..., k, k)``
-    size: Array  #: shape ``(..., 1)``
+    values: Array  #: Shape ``(..., k)``.
+    vectors: Array  #: Shape ``(..., k, k)``.
+    size: Array  #: Shape ``(..., 1)``.
 
 
 class Definite(Matrices):
@@ -54,7 +54,7 @@ class Definite(Matrices):
     smallest: float = 0.5
 
     def precision_root(self, change: Array, is_definite: bool = False) -> Array:
-        """The lower triangular ``R`` with ``R R^T = M``, its diagonal positive.
+        """Return the lower triangular ``R`` with ``R R^T = M``, its diagonal positive.
 
         :param change: ``-rho P``, symmetric, shape ``(..., k, k)``.
         :param is_definite: whether ``M`` is known to be, so that nothing is looked at.
@@ -67,7 +67,7 @@ class Definite(Matrices):
         return self.cond(definite, lambda: factor, lambda: self._corrected_root(change, 0.5))
 
     def covariance_root(self, change: Array, is_definite: bool = False) -> tuple[Array, Array]:
-        """The lower triangular ``R`` with ``R R^T = M^-1``, its diagonal positive, and ``R^-1``.
+        """Return the lower ``R`` with ``R R^T = M^-1``, its diagonal positive, and ``R^-1``.
 
         With ``M = Q Q^T`` for an upper triangular ``Q``, it is ``Q^-T``.
 
@@ -98,7 +98,7 @@ class Definite(Matrices):
         return self.xp.flip(cholesky(flipped).mT, (-2, -1))
 
     def definite_cholesky(self, matrix: Array) -> Array:
-        """The Cholesky factor of what has one, or is not finite."""
+        """Return the Cholesky factor of what has one, or is not finite."""
         return self.cholesky(matrix)
 
     def new_variance_ratio(self, change: Array) -> Array:
@@ -127,7 +127,7 @@ class Definite(Matrices):
         return share, [self.combined(share, change, half, square) for change, square in pairs]
 
     def is_definite(self, pivots: Array, sizes: Array) -> Array:
-        """Whether the pivots of Cholesky factors are more than rounding.
+        """Return whether the pivots of Cholesky factors are more than rounding.
 
         A matrix that is indefinite, or singular, can pass a Cholesky factorisation by luck.
 
@@ -151,7 +151,7 @@ class Definite(Matrices):
         )
 
     def rounding(self, size: Array, terms: int = 4) -> Array:
-        """What rounding may leave of a sum of so many terms of this size, and of 1."""
+        """Return what rounding may leave of a sum of so many terms of this size, and of 1."""
         eps = float(self.xp.finfo(size.dtype).eps)
         return 4 * math.sqrt(terms) * eps * self.at_least(abs(size), 1.0)
 
@@ -182,17 +182,17 @@ class Definite(Matrices):
         return values, spectrum.vectors, values == 1.0 + spectrum.values
 
     def spectrum(self, matrix: Array) -> Spectrum:
-        """Of symmetric matrices of any size of their numbers, shape ``(..., k, k)``."""
+        """Decompose symmetric matrices ``(..., k, k)`` with numbers of any size."""
         size = _size(self.xp, matrix)
         values, vectors = self.eigh(matrix / size)
         return Spectrum(values * size[..., 0], vectors, size[..., 0])
 
     def _root_of(self, values: Array, vectors: Array, power: float) -> Array:
-        """The lower triangular ``R`` with ``R R^T = M^(2 power)``, from the eigenvectors."""
+        """Return the lower triangular ``R`` with ``R R^T = M^(2 power)``, from the eigenvectors."""
         return self.lower_root(vectors * values[..., None, :] ** power)
 
     def lower_root(self, root: Array) -> Array:
-        """The lower triangular ``R`` with ``R R^T = W W^T``, its diagonal positive.
+        """Return the lower triangular ``R`` with ``R R^T = W W^T``, its diagonal positive.
 
         :param root: ``W``, shape ``(..., k, k)``.
         """
@@ -227,10 +227,10 @@ class DenseSteps:
     """Steps of dense blocks along a direction."""
 
     ops: Definite
-    are_definite: bool = False  #: whether all precisions are known to be positive definite
+    are_definite: bool = False  #: Whether all precisions are known to be positive definite.
 
     def damped(self, rho: Array | float, change: Array) -> Array:
-        """The change whose step of ``rho`` is :meth:`Definite.damped`."""
+        """Return the change whose step of ``rho`` is :meth:`Definite.damped`."""
         return self.ops.damped(rho * change)[1][0] / rho
 
     def _log(self, root: Array) -> Array:
@@ -241,7 +241,7 @@ class CovarianceSteps(DenseSteps):
     """The :class:`CovarianceStep` of every size along a direction."""
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> CovarianceStep:
-        """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
+        """Return the step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
         root, inverse = self.ops.covariance_root(rho * change, self.are_definite)
         return CovarianceStep(root, inverse, rho * _square_times(root, shift))
 
@@ -266,7 +266,7 @@ class PrecisionSteps(DenseSteps):
     """The :class:`PrecisionStep` of every size along a direction."""
 
     def along(self, rho: Array | float, change: Array, shift: Array) -> PrecisionStep:
-        """The step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
+        """Return the step to ``M = I + rho change``, from ``change = -P`` and ``shift = w``."""
         root = self.ops.precision_root(rho * change, self.are_definite)
         return PrecisionStep(root, rho * self.ops.divide(root, shift))
 
@@ -294,6 +294,6 @@ def _divergence(ops: Matrices, root: Array, shift: Array, log_diagonal: Array) -
 
 
 def _size(xp: Any, matrix: Array) -> Array:
-    """By what to divide: LAPACK's float32 eigensolver can fail far from unit size."""
+    """Return a divisor: LAPACK's float32 eigensolver can fail distant from unit size."""
     size = xp.amax(abs(matrix), axis=(-2, -1), keepdims=True)
     return xp.where(size > 0, size, 1.0)

@@ -16,7 +16,7 @@ Vector = list[Array]
 
 @dataclasses.dataclass(frozen=True)
 class ForestBlocks:
-    """What is stored of an :class:`~ngvi.linalg.arrow.Arrow`.
+    """Stored blocks of an :class:`~ngvi.linalg.arrow.Arrow`.
 
     :param structure: which blocks there are.
     :param blocks: for each group its diagonal blocks ``(k, k, n)``, then those below it
@@ -33,7 +33,7 @@ class ForestBlocks:
 
     @classmethod
     def split(cls, structure: Forest, vector: Array) -> Vector:
-        """A vector ``(..., d)`` by groups."""
+        """Return a vector ``(..., d)`` by groups."""
         if structure.permutation is not None:
             vector = vector[..., structure.permutation.order]
         pieces: list[dict[int, dict[int, Array]]] = [{} for _ in structure.groups]
@@ -54,7 +54,7 @@ class ForestBlocks:
 
     @classmethod
     def join(cls, structure: Forest, vector: Vector) -> Array:
-        """The inverse of :meth:`split`."""
+        """Return the inverse of :meth:`split`."""
         pieces = []
         for run in structure.runs:
             rows = slice(run.row, run.row + run.width)
@@ -70,7 +70,7 @@ class ForestBlocks:
 
     @classmethod
     def unpack(cls, structure: Forest, packed: Array) -> Self:
-        """From one flat array of all blocks."""
+        """Unpack one flat array of all blocks."""
         shapes = structure.shapes()
         # The derivative of one split is one concatenation; that of slices is a sum of zeros.
         sizes = [math.prod(shape) for mine in shapes for shape in mine]
@@ -94,7 +94,7 @@ class ForestBlocks:
 
     @classmethod
     def identity(cls, structure: Forest, like: Array) -> Self:
-        """The identity, with the dtype of ``like``."""
+        """Return the identity, with the dtype of ``like``."""
         blocks = []
         for first, *rest in structure.shapes():
             diagonal = cls.ops.identity(first[0], first[2], like)
@@ -102,12 +102,12 @@ class ForestBlocks:
         return cls(structure, tuple(blocks))
 
     def map_diagonal(self, function: Callable[[Array], Array]) -> Self:
-        """``function`` of the diagonal blocks, the rest as it is."""
+        """Return ``function`` of the diagonal blocks, the rest as it is."""
         blocks = tuple((function(diagonal), *below) for diagonal, *below in self.blocks)
         return type(self)(self.structure, blocks)
 
     def combine(self, function: Callable[..., Array], *others: Self) -> Self:
-        """``function`` of corresponding blocks."""
+        """Return ``function`` of corresponding blocks."""
         blocks = tuple(
             tuple(function(*same) for same in zip(*mine, strict=True))
             for mine in zip(self.blocks, *(other.blocks for other in others), strict=True)
@@ -115,13 +115,13 @@ class ForestBlocks:
         return type(self)(self.structure, blocks)
 
     def diagonals(self) -> Vector:
-        """The diagonal as a vector."""
+        """Return the diagonal as a vector."""
         return [self.ops.diagonal(mine[0]) for mine in self.blocks]
 
     # -- blocks of ancestors ------------------------------------------------------------
 
     def _block(self, row: int, column: int) -> Array:
-        """The blocks in the rows of group ``row`` and the columns of group ``column``."""
+        """Return the blocks in the rows of group ``row`` and the columns of group ``column``."""
         if row == column:
             return self.blocks[column][0]
         return self.blocks[column][1 + self.structure.ancestors(column).index(row)]
@@ -130,7 +130,7 @@ class ForestBlocks:
         return self.at(index, self._block(row, column))
 
     def at(self, index: int, value: Array, expand: bool = False) -> Array:
-        """The ancestors' entries, once for each block of group ``index``."""
+        """Return the ancestors' entries, once for each block of group ``index``."""
         num = value.shape[-1]
         repeats = self.structure.groups[index].num // num
         if repeats == 1 or (num == 1 and not expand):
@@ -155,7 +155,7 @@ class ForestBlocks:
 
 
 def diagonal_slices(structure: Forest) -> list[tuple[int, int, int]]:
-    """For each group the size and number of its diagonal blocks, and the length of all its own."""
+    """Return each group's size and number of diagonal blocks, and its length."""
     return [
         (own[0], own[2], sum(math.prod(shape) for shape in (own, *below)))
         for own, *below in structure.shapes()

@@ -1,4 +1,4 @@
-"""What the algebra needs of a tensor library and cannot spell for both."""
+"""Operations that torch and jax spell differently."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Array = Any
 class Library:
     """A package writes all of this."""
 
-    xp: Any  #: torch or ``jax.numpy``
+    xp: Any  #: Torch or ``jax.numpy``.
 
     def tensor(self, values: Any, like: Array) -> Array:
         """Numbers as a tensor of the dtype and device of ``like``."""
         raise NotImplementedError
 
     def scatter(self, size: int, places: np.ndarray, values: Array) -> Array:
-        """A vector that is zero but for ``values``."""
+        """Return a vector that is zero but for ``values``."""
         raise NotImplementedError
 
     def eye(self, size: int, like: Array) -> Array:
-        """The identity of the dtype and device of ``like``."""
+        """Return the identity of the dtype and device of ``like``."""
         raise NotImplementedError
 
     def scaled(self, factor: Array | float, tensor: Array) -> Array:
@@ -43,7 +43,7 @@ class Library:
         raise NotImplementedError
 
     def products(self, left: Sequence[Sequence[Array]], right: Sequence[Sequence[Array]]) -> Any:
-        """Of each of ``k`` lists of tensors with each of ``n``, the sum of all products.
+        """Sum the products of each of ``k`` lists of tensors with each of ``n``.
 
         :return: ``k`` rows of ``n`` numbers.
         """
@@ -54,18 +54,18 @@ class Library:
         raise NotImplementedError
 
     def select(self, flag: Any, yes: Array, no: Array) -> Array:
-        """One of two tensors, both of which are known, by a boolean of no dimensions."""
+        """Return one of two tensors, both of which are known, by a boolean of no dimensions."""
         raise NotImplementedError
 
     def likely(self, flag: Array) -> Any:
-        """A boolean that is nearly always true, for :meth:`select` and :meth:`cond`.
+        """Return a boolean that is nearly always true, for :meth:`select` and :meth:`cond`.
 
         A library that has to read it may take it to be true until it reads something else.
         """
         raise NotImplementedError
 
     def cond(self, flag: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        """The result of one of two functions, of the same shapes; only that one is called."""
+        """Return the result of one of two functions; only that one is called."""
         raise NotImplementedError
 
     def while_loop(self, test: Callable, body: Callable, state: tuple) -> tuple:
@@ -73,7 +73,7 @@ class Library:
         raise NotImplementedError
 
     def split(self, tensor: Array, sizes: list[int]) -> Sequence[Array]:
-        """The last axis cut into pieces."""
+        """Return the last axis cut into pieces."""
         raise NotImplementedError
 
     def with_diagonal(self, matrix: Array, diagonal: Array) -> Array:
@@ -81,11 +81,11 @@ class Library:
         raise NotImplementedError
 
     def centred_cumsum(self, matrix: Array) -> Array:
-        """The cumulative sums along each row, less half of the entry itself."""
+        """Return the cumulative sums along each row, less half of the entry itself."""
         raise NotImplementedError
 
     def cholesky(self, matrix: Array) -> Array:
-        """The lower Cholesky factor, NaN where there is none.
+        """Return the lower Cholesky factor, NaN where there is none.
 
         :param matrix: symmetric, shape ``(..., k, k)``.
         """
@@ -100,7 +100,7 @@ class Library:
         raise NotImplementedError
 
     def upper_factor(self, matrix: Array) -> Array:
-        """The triangle ``R`` of ``Q R``, shape ``(..., k, k)``."""
+        """Return the triangle ``R`` of ``Q R``, shape ``(..., k, k)``."""
         raise NotImplementedError
 
     def solve_lower(self, tril: Array, rhs: Array, trans: bool = False) -> Array:

@@ -72,7 +72,7 @@ class LowRank:
         return metric, (vectors * inverse) @ vectors.mT, (values, vectors)
 
     def inverse_values(self, values: Array) -> Array:
-        """The eigenvalues of ``B^-1`` from those of ``V^T V``."""
+        """Return the eigenvalues of ``B^-1`` from those of ``V^T V``."""
         return 1.0 + 1.0 / self.ops.at_least(values, self.min_strength)
 
     def log_det(self) -> Array:
@@ -81,7 +81,7 @@ class LowRank:
         return log(self.diagonal).sum() + 2.0 * log(self.root().diagonal()).sum()
 
     def inverse_diagonal(self) -> Array:
-        """The diagonal of ``S^-1``."""
+        """Return the diagonal of ``S^-1``."""
         inverse = self.ops.inverse_lower(self.root())
         # The share of D in S that U adds; of a share that is nearly one only rounding is left.
         leverage = ((self.factor @ inverse.mT) ** 2).sum(1) / self.diagonal
@@ -175,7 +175,7 @@ class LowRank:
 
 
 def initial_factor(dim: int, rank: int, strength: float = 0.1) -> np.ndarray:
-    """A faint ``U`` for ``D = I``, the same in every run, shape ``(d, rank)``.
+    """Return a faint ``U`` for ``D = I``, the same in every run, shape ``(d, rank)``.
 
     :param strength: the eigenvalues of ``V^T V``: ``U = 0`` is a saddle, which no gradient leaves.
     """

@@ -12,17 +12,17 @@ SMALL_TRIANGLE = 128
 
 
 def symmetric(matrix: Array) -> Array:
-    """The symmetric part. Keeping a triangle instead would drop half of the information."""
+    """Return the symmetric part. Keeping a triangle instead would drop half of the information."""
     return 0.5 * (matrix + matrix.mT)
 
 
 def times(matrix: Array, vector: Array) -> Array:
-    """``A x`` for each of a batch, ``(..., p, q)`` times ``(..., q)``."""
+    """Return ``A x`` for each of a batch, ``(..., p, q)`` times ``(..., q)``."""
     return (matrix @ vector[..., None])[..., 0]
 
 
 class Matrices(Library):
-    """What is done with matrices; it follows from what a package writes."""
+    """Operations on matrices, made of those that a package writes."""
 
     #: From this many draws in one call on, or up to this dimension, one O(d^3) product for all
     #: draws is cheaper than O(d^2) memory traffic for each.
@@ -72,15 +72,15 @@ class Matrices(Library):
         return self.solve_lower(tril, matrix, trans=True)
 
     def on_cpu(self, tensor: Array) -> bool:
-        """Whether a CPU computes with it, where a call takes no time beside the arithmetic."""
+        """Return whether a CPU computes with it, where a call takes little time."""
         return True
 
     def halves(self, tril: Array) -> bool:
-        """Whether to spare the zeros of a triangle, by a few calls more."""
+        """Return whether to spare the zeros of a triangle, by a few calls more."""
         return tril.shape[-1] > SMALL_TRIANGLE and self.on_cpu(tril)
 
     def lower_product(self, left: Array, right: Array) -> Array:
-        """The product of two lower triangles, in halves, of which the zeros are not multiplied."""
+        """Return the product of two lower triangles, in halves, without their zeros."""
         size = len(left)
         if not self.halves(left):
             return left @ right
@@ -127,12 +127,12 @@ class Matrices(Library):
         return self.solve_lower(tril, columns, trans=trans).mT.reshape(rows.shape)
 
     def prefer_one_product(self, noise: Array) -> bool:
-        """Whether one O(d^3) product for all of these draws is the cheaper way."""
+        """Return whether one O(d^3) product for all of these draws is the cheaper way."""
         *batch, dim = noise.shape
         return dim <= self.small_dim or math.prod(batch) >= self.many_draws
 
     def root_of_inverse(self, tril: Array) -> Array:
-        """The lower triangular ``C`` with ``C C^T = (T T^T)^-1``, its diagonal positive.
+        """Return the lower triangular ``C`` with ``C C^T = (T T^T)^-1``, its diagonal positive.
 
         By a QR factorisation of ``T^-1``, because ``T T^T`` would square the condition number.
 
@@ -141,7 +141,7 @@ class Matrices(Library):
         return self.positive_diagonal(self.upper_factor(self.inverse_lower(tril)).mT)
 
     def positive_diagonal(self, tril: Array) -> Array:
-        """The factor of the same matrix whose diagonal is positive: signs of columns are free."""
+        """Return the factor with a positive diagonal: signs of columns are free."""
         return self.xp.where(tril.diagonal() < 0, -tril, tril)
 
     def lower(self, matrix: Array) -> Array:
@@ -149,7 +149,7 @@ class Matrices(Library):
         return self.xp.tril(matrix)
 
     def diagonals(self, matrix: Array) -> Array:
-        """Those of matrices ``(..., k, k)``, shape ``(..., k)``."""
+        """Return those of matrices ``(..., k, k)``, shape ``(..., k)``."""
         return matrix.diagonal(0, -2, -1)
 
     def log_abs_det(self, tril: Array) -> Array:
@@ -157,31 +157,31 @@ class Matrices(Library):
         return self.total(self.xp.log(abs(self.diagonals(tril))))
 
     def all(self, flags: Array, like: Array) -> Array:
-        """Whether all of them are true.
+        """Return whether all of them are true.
 
         :param like: numbers of the same shape.
         """
         return flags.all()
 
     def total(self, tensor: Array) -> Array:
-        """The sum of all entries."""
+        """Return the sum of all entries."""
         return tensor.sum()
 
     def row_products(self, left: Array, right: Array) -> Array:
-        """The sums of products along the last axis."""
+        """Return the sums of products along the last axis."""
         return (left * right).sum(-1)
 
     def sum_rows(self, matrix: Array) -> Array:
-        """The sums of the rows of matrices, ``(..., n, d)`` to ``(..., d)``."""
+        """Return the sums of the rows of matrices, ``(..., n, d)`` to ``(..., d)``."""
         return matrix.sum(-2)
 
     def add_off_zero(self, tril: Array, step: Array) -> Array:
-        """The sum of triangles, its diagonal as :meth:`keep_off_zero` has it."""
+        """Return the sum of triangles, its diagonal as :meth:`keep_off_zero` has it."""
         new = tril + step
         return self.with_diagonal(new, self.keep_off_zero(tril.diagonal(), new.diagonal()))
 
     def keep_off_zero(self, old: Array, new: Array) -> Array:
-        """``new``, or ``min_shrinkage * |old|`` with its sign where it is smaller than that.
+        """Return ``new``, or ``min_shrinkage * |old|`` with its sign where it is smaller than that.
 
         At zero ``q`` degenerates, and only there: beyond it lies its mirror image. A rule that
         keeps the sign would halve the coordinate at every step for as long as a momentum points

@@ -51,7 +51,7 @@ class IvonEquations:
     weight_decay: float = 1e-4
     beta1: float = 0.9
     beta2: float = 0.99999
-    hess_init: float = 1.0  #: its mean
+    hess_init: float = 1.0  #: Mean over all weights.
     clip_radius: float = math.inf
     debias: bool = True
     rescale_lr: bool = True
@@ -59,7 +59,7 @@ class IvonEquations:
     rule: ClassVar[str] = "IVON"
     #: Of the largest number, the power up to which ``ess`` times a product may come in a step.
     room: ClassVar[float] = 0.4
-    of_examples: ClassVar[bool] = False  #: whether ``product`` is of each example's gradient
+    of_examples: ClassVar[bool] = False  #: Whether ``product`` is of each example's gradient.
 
     def scale(self, hess: Array) -> Array:
         """``sigma``, (8)."""
@@ -72,7 +72,7 @@ class IvonEquations:
         return new
 
     def slope(self, gradient: Array, mean: Array) -> Array:
-        """What the momentum is of."""
+        """Return what the momentum is of."""
         return gradient
 
     def new_hess(self, hess: Array, product: Array) -> Array:
@@ -95,7 +95,7 @@ class IvonEquations:
     def change(
         self, mean: Array, momentum: Array, hess: Array, step_size: Number, count: Number
     ) -> Array:
-        """Of ``m``, (6) and (7).
+        """Return the change of ``m``, (6) and (7).
 
         :param momentum: after this step's gradient, as is ``hess``.
         :param count: the number of steps, this one included.
@@ -112,13 +112,13 @@ class IvonEquations:
         return new
 
     def unbiased(self, momentum: Array, mean: Array, count: Number) -> Array:
-        """The slope of the loss, of which (7) divides by the curvature."""
+        """Return the slope of the loss, of which (7) divides by the curvature."""
         # 1 - beta1^t belongs to the momentum alone.
         unbiased = momentum * (1 / (1 - self.beta1**count)) if self.debias else momentum
         return self._with_prior(unbiased, mean)
 
     def length(self, direction: Array, step_size: Number) -> Array:
-        """The step of ``m`` along a direction, which is overwritten where that is possible."""
+        """Return the step of ``m`` along a direction, which may be overwritten."""
         if not (isinstance(self.clip_radius, float) and self.clip_radius == math.inf):
             direction = direction.clip(-self.clip_radius, self.clip_radius)
         if self.rescale_lr:
@@ -226,7 +226,7 @@ class SlangEquations(VognEquations):
     def new_precision(
         self, precision: LowRankPrecision, rows: Array, prior: Array
     ) -> LowRankPrecision:
-        """By ``lambda``, after a step.
+        """Return the precision after a step, divided by ``lambda``.
 
         :param rows: ``g_i / N^(1/2)`` of the ``N`` examples of all samples, shape ``(N, d)``.
         :param prior: ``delta``, shape ``(d,)``.
@@ -236,7 +236,7 @@ class SlangEquations(VognEquations):
 
 
 def defaults_of(equations: type[IvonEquations]) -> dict[str, Any]:
-    """The options of a rule but ``ess``, which has no default, and their defaults."""
+    """Return the options of a rule but ``ess``, which has no default, and their defaults."""
     return {field.name: field.default for field in fields(equations) if field.name != "ess"}
 
 
@@ -248,7 +248,7 @@ SLANG_DEFAULTS = defaults_of(SlangEquations)
 def check_ivon(
     step_size: Rates, name: str, of: type[IvonEquations] = IvonEquations, **options: Any
 ) -> IvonEquations:
-    """The equations with these options.
+    """Return the equations with these options.
 
     :param step_size: checked, but no part of them: it may change from step to step.
     :param name: what the package calls it.
@@ -315,7 +315,7 @@ class InitialHess(NamedTuple):
 
 
 def check_hess_init(values: Sequence[Array]) -> float:
-    """The mean over all weights of their own ``hess_init``.
+    """Return the mean over all weights of their own ``hess_init``.
 
     :raises ValueError: unless they are positive and finite.
     """

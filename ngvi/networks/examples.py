@@ -17,9 +17,9 @@ FEW_NUMBERS = 2**20
 class Examples(NamedTuple):
     """A log density as a sum over examples and a rest: ``sum(scale * log_lik) + rest``."""
 
-    log_likelihood: Array  #: in nats, without the plates' scale, shape ``(..., N)``
-    scale: Array  #: how many examples each stands for, shape ``(..., N)``
-    rest: Array  #: prior, Jacobians, partners; shape ``(...)``
+    log_likelihood: Array  #: Without the plates' scale, in nats, shape ``(..., N)``.
+    scale: Array  #: Number of examples that each stands for, shape ``(..., N)``.
+    rest: Array  #: Prior, Jacobians, partners; shape ``(...)``.
 
 
 NOT_BY_ROWS = (
@@ -32,7 +32,7 @@ NOT_BY_ROWS = (
 
 
 def are_same(alone: np.ndarray, together: np.ndarray) -> bool:
-    """Whether examples have the same log likelihoods alone and together, up to rounding."""
+    """Return whether examples have the same log likelihoods alone and together, up to rounding."""
     finite = together[np.isfinite(together)]
     rounding = float(np.finfo(together.dtype).eps ** 0.5 * np.abs(finite).max(initial=0.0))
     return np.allclose(alone, together, rtol=0.0, atol=rounding, equal_nan=True)

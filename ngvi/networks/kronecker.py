@@ -32,7 +32,7 @@ class Root(NamedTuple):
     """``M_U^-1 = R R^T``, or the same of ``V``."""
 
     lower: Array  #: ``R``, a lower triangle, shape ``(m, m)``
-    mean: Array  #: of the eigenvalues of ``M_U``
+    mean: Array  #: Mean of the eigenvalues of ``M_U``.
 
 
 class KroneckerStep(NamedTuple):
@@ -50,10 +50,10 @@ class KroneckerSteps:
     """The :class:`KroneckerStep` of every size along a direction."""
 
     ops: Definite
-    are_definite: bool = False  #: whether both precisions are known to be positive definite
+    are_definite: bool = False  #: Whether both precisions are known to be positive definite.
 
     def damped(self, rho: Array | float, change: tuple[Array, Array]) -> tuple[Array, Array]:
-        """The changes whose step of ``rho`` is that of a curvature that is mostly noise.
+        """Return the changes whose step of ``rho`` is that of a curvature that is mostly noise.
 
         See :meth:`~ngvi.linalg.definite.Definite.damped`. The ``s`` of (2) is that of the traces
         of (1) alone: with the squares of noise in it every step would widen all of the matrix.
@@ -70,7 +70,7 @@ class KroneckerSteps:
     def along(
         self, rho: Array | float, change: tuple[Array, Array], shift: Array | None
     ) -> KroneckerStep:
-        """The step to (2), from ``D_U`` and ``D_V``, and from ``w = C^-1 dmu``, ``(m, n)``.
+        """Return the step to (2), from ``D_U`` and ``D_V``, and from ``w = C^-1 dmu``, ``(m, n)``.
 
         :param shift: None for a mean that stays.
         """
@@ -93,7 +93,7 @@ class KroneckerSteps:
         return self._back(step, step.size * _turned(step.rows, step.columns, whitened))
 
     def inner_shift(self, step: KroneckerStep) -> Array:
-        """What stands between ``R`` and ``T^T`` in the mean's shift, shape ``(m, n)``."""
+        """Return what stands between ``R`` and ``T^T`` in the mean's shift, shape ``(m, n)``."""
         return step.size * step.turned
 
     def _back(self, step: KroneckerStep, turned: Array) -> Array:
@@ -136,8 +136,8 @@ def _num(step: KroneckerStep) -> int:
 class NumberStep(NamedTuple):
     """A step of independent latents in whitened coordinates."""
 
-    ratio: Array  #: of the new variances to the old ones
-    shift: Array | None  #: of the means; None if they stay
+    ratio: Array  #: Ratio of the new variances to the old ones.
+    shift: Array | None  #: Shift of the means; None if they stay.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,11 +147,11 @@ class NumberSteps:
     ops: Definite
 
     def damped(self, rho: Array | float, change: Array) -> Array:
-        """As :meth:`~ngvi.families.base.Family.corrected` of a mean field."""
+        """Damp a change as :func:`ngvi.families.steps.corrected` does of a mean field."""
         return change + 0.5 * rho * change**2
 
     def along(self, rho: Array | float, change: Array, shift: Array | None) -> NumberStep:
-        """The step to precisions ``1 + rho change``, from ``change = -P`` and ``w``."""
+        """Return the step to precisions ``1 + rho change``, from ``change = -P`` and ``w``."""
         ratio = self.ops.new_variance_ratio(rho * change)
         return NumberStep(ratio, None if shift is None else rho * ratio * shift)
 

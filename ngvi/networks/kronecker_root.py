@@ -46,7 +46,7 @@ class KroneckerRoot:
     # -- vectors ----------------------------------------------------------------------
 
     def split(self, vector: Array) -> MatrixParts:
-        """A vector ``(..., d)`` by matrices and other latents."""
+        """Return a vector ``(..., d)`` by matrices and other latents."""
         pieces = self.ops.split(vector, self._sizes())
         matrices = [
             piece.reshape(*vector.shape[:-1], m, n)
@@ -55,14 +55,14 @@ class KroneckerRoot:
         return MatrixParts(matrices, self.ops.xp.concatenate(pieces[::2], -1))
 
     def join(self, matrices: list[Array], rest: Array) -> Array:
-        """The inverse of :meth:`split`."""
+        """Return the inverse of :meth:`split`."""
         pieces = list(self.ops.split(rest, self._sizes()[::2]))
         for index, matrix in enumerate(matrices):
             pieces.insert(2 * index + 1, matrix.reshape(*matrix.shape[:-2], -1))
         return self.ops.xp.concatenate(pieces, -1)
 
     def _sizes(self) -> list[int]:
-        """Of the pieces of the latent vector, every other one of which is a matrix."""
+        """Return the sizes of the latent vector's pieces, every other one a matrix."""
         sizes, last = [], 0
         for start, m, n in self.shapes:
             sizes += [start - last, m * n]
@@ -107,7 +107,7 @@ class KroneckerRoot:
 
 
 def times(xp: Any, factor: Array, matrices: Array) -> Array:
-    """``A Z`` for many ``Z``, as one product: in batches XLA takes ten times as long."""
+    """Return ``A Z`` for many ``Z``, as one product: in batches XLA takes ten times as long."""
     *_, m, n = matrices.shape
     if math.prod(matrices.shape) == m * n:
         return (factor @ matrices.reshape(m, n)).reshape(matrices.shape)

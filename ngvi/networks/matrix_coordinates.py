@@ -16,7 +16,7 @@ from ngvi.networks.kronecker_root import KroneckerRoot, Pairs, Shapes
 
 
 def find_matrices(layout: Layout, names: Sequence[str] | None, max_side: int) -> Shapes:
-    """The matrices of a layout.
+    """Return the matrices of a layout.
 
     :param names: of the sites that are matrices; by default all that have at least two rows and two
         columns.
@@ -87,7 +87,7 @@ class MatrixCoordinates(Family):
         return list(zip(means[::2], means[1::2], strict=True))
 
     def _each(self, function: Callable[..., Any], *pairs: Pairs) -> Pairs:
-        """``function`` of a side of the same matrix of all pairs, and of its other side's size."""
+        """Map the same side of all pairs, and the other side's size, by ``function``."""
         found = []
         for (_, m, n), *same in zip(self.matrices or (), *pairs, strict=True):
             rows, columns = zip(*same, strict=True)
@@ -95,20 +95,20 @@ class MatrixCoordinates(Family):
         return found
 
     def _with(self, loc: Array, pairs: Pairs, scale: Array) -> Self:
-        """These coordinates."""
+        """Return these coordinates."""
         rows, columns = self._packed(pairs)
         new = {"loc": loc, "row_tril": rows, "column_tril": columns, "scale": scale}
         return dataclasses.replace(self, **new)  # type: ignore[type-var]
 
     def _direction(self, loc: Array, inner: Pairs, scale: Array) -> Self:
-        """The direction ``A X`` and ``B Y``."""
+        """Return the direction ``A X`` and ``B Y``."""
         pairs = self._root().pairs, inner
         return self._with(
             loc, self._each(lambda f, x, _: self.ops.lower_product(f, x), *pairs), scale
         )
 
     def _packed(self, pairs: Pairs) -> tuple[Array, Array]:
-        """The first of all pairs one after another, flattened, and the second."""
+        """Return the first of all pairs one after another, flattened, and the second."""
         rows, columns = (
             self.xp.concatenate([factor.reshape(-1) for factor in side])
             for side in zip(*pairs, strict=True)
@@ -116,7 +116,7 @@ class MatrixCoordinates(Family):
         return rows, columns
 
     def _unpacked(self, *packed: Array) -> Pairs:
-        """The inverse of :meth:`_packed`."""
+        """Return the inverse of :meth:`_packed`."""
         sides = []
         for side, factors in enumerate(packed, 1):
             sizes = [shape[side] for shape in self.matrices or ()]

@@ -32,7 +32,7 @@ class MatrixCurvature(MatrixCoordinates):
         return *self._packed(pairs), root.split(products.diagonal()).rest
 
     def outer_products(self, left: Array, right: Array) -> Traces:
-        """As :meth:`assemble_hessian`, in O(N m n (m + n)) for each matrix."""
+        """Assemble a Hessian of outer products in O(N m n (m + n)) for each matrix."""
         root = self._root()
         whitened = [root.split(root.transpose_times(side)).matrices for side in (left, right)]
         pairs = [
@@ -42,7 +42,7 @@ class MatrixCurvature(MatrixCoordinates):
         return *self._packed(pairs), (root.split(left).rest * root.split(right).rest).sum(0)
 
     def bonnet_price(self, gradient: Array, hessian: Traces) -> Self:
-        """By (4); ``hessian`` is what :meth:`outer_products` gives."""
+        """Return the direction (4); ``hessian`` is what :meth:`outer_products` gives."""
         rows, columns, diagonal = hessian
         root, inner = self._root(), []
         for (_, m, n), (p, q) in zip(root.shapes, self._unpacked(rows, columns), strict=True):

@@ -105,7 +105,7 @@ class MatrixNormal(MatrixCurvature, MatrixSteps):
             object.__setattr__(self, "sites", names)
 
     def for_layout(self, layout: Layout) -> Self:
-        """With the matrices of this layout.
+        """Return the family with the matrices of this layout.
 
         :raises ValueError: if there is none, or a named site is none.
         """
@@ -142,7 +142,7 @@ class MatrixNormal(MatrixCurvature, MatrixSteps):
 
     @property
     def num_parameters(self) -> int:
-        """Without a redundant scale for each matrix."""
+        """Number of parameters, without a redundant scale for each matrix."""
         of_matrices = [_triangle(m) + _triangle(n) - 1 for _, m, n in self._root().shapes]
         return self.dim + sum(of_matrices) + self.scale.shape[-1]
 
@@ -150,7 +150,7 @@ class MatrixNormal(MatrixCurvature, MatrixSteps):
         return "all" if self.loc is None else blocks(self.matrices or (), self.dim)
 
     def describe(self) -> str:
-        """The structure in words."""
+        """Return the structure in words."""
         if self.matrices is None:
             return "no matrices yet"
         counts = collections.Counter((m, n) for _, m, n in self.matrices)
@@ -226,7 +226,7 @@ class MatrixNormal(MatrixCurvature, MatrixSteps):
         return self.ops.half_lower(inner, -0.25 / len(inner)) / other
 
     def euclidean_gradient(self, natural_gradient: Self) -> Self:
-        """By (2), whose inverse is :meth:`natural_gradient` for every gradient."""
+        """Apply (2), whose inverse is :meth:`natural_gradient` for every gradient."""
 
         def gradient(factor: Array, inner: Array, other: int) -> Array:
             scale = 2.0 * inner.diagonal().sum() / len(factor)
@@ -238,7 +238,7 @@ class MatrixNormal(MatrixCurvature, MatrixSteps):
         return self._with(steps.gradient_of_mean(self, natural_gradient), pairs, of_scale)
 
     def _isometric(self, direction: Self) -> tuple[Array, Array]:
-        """A direction's mean and its other coordinates as vectors of plain products, by (2)."""
+        """Return a direction's mean and other coordinates as vectors of products, by (2)."""
         parts = [math.sqrt(2.0) * direction.scale / self.scale]
 
         def add(inner: Array, other: int) -> None:

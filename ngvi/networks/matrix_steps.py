@@ -20,7 +20,7 @@ class MatrixSteps(MatrixCoordinates):
     """The steps of (5), and additions, whose redundant scale is where it belongs."""
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
-        """The steps to (5)."""
+        """Return the steps to (5)."""
         root, stays = self._root(), isinstance(of_mean, float) and of_mean == 0.0
         num = len(root.pairs)
         shifts: list[Any] = [None] * (num + 1)
@@ -81,7 +81,7 @@ class MatrixSteps(MatrixCoordinates):
     def _balanced(
         self, loc: Array, pairs: Pairs, scale: Array, sizes: Sequence[Array] | None = None
     ) -> Self:
-        """With ``|det A|^(1/m) = |det B|^(1/n)``.
+        """Return the family with ``|det A|^(1/m) = |det B|^(1/n)``.
 
         :param sizes: by what the covariance of each pair is multiplied; one by default.
         """

@@ -25,10 +25,10 @@ from ngvi.optim.rule import COMMON, TINY, Algebra, Array, Number
 
 
 class AdamState(NamedTuple):
-    """What is remembered for one tensor."""
+    """State of one tensor."""
 
-    mean: Array  #: of gradients, each by the root of its time's mean square
-    square: Array  #: mean square of gradients
+    mean: Array  #: Average of gradients, each by the root of its time's mean square.
+    square: Array  #: Mean square of gradients.
     rate: Array
 
 
@@ -46,14 +46,14 @@ class AdaptiveAdamRule(NamedTuple):
     restart_cosine: float = -0.5
 
     def start(self, parameter: Array) -> AdamState:
-        """Before the first step."""
+        """Return the state before the first step."""
         nothing = 0.0 * parameter
         return AdamState(nothing, nothing, nothing.sum() + self.first_rate)
 
     def advance(
         self, on: Algebra, gradient: Array, parameter: Array, state: AdamState, count: Number
     ) -> AdamState:
-        """The state from which the next step follows.
+        """Return the state from which the next step follows.
 
         :param gradient: of the loss.
         :param count: the number of steps with the next one.
@@ -90,9 +90,9 @@ class AdaptiveAdamRule(NamedTuple):
         return self.tenth * size / length
 
     def change(self, state: AdamState, count: Number) -> Array:
-        """The step that the state after :meth:`advance` says."""
+        """Return the step that the state after :meth:`advance` says."""
         return -state.rate / (1.0 - COMMON.memory**count) * state.mean
 
     def shortened(self, state: AdamState) -> AdamState:
-        """After a step that led to where nothing is finite, and that has been taken back."""
+        """Return the state after a step that led to where nothing is finite and was taken back."""
         return state._replace(mean=0.0 * state.mean, rate=self.tenth * state.rate)

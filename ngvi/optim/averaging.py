@@ -24,7 +24,7 @@ from ngvi.optim.rule import Algebra, Array, Families, Number
 
 
 class AveragedMean(NamedTuple):
-    """How far the mean goes of a step, and what is remembered.
+    """Step of the mean towards an average, and its memory.
 
     :param beta1: how much of the average is in the mean of ``q``; in [0, 1).
     """
@@ -42,7 +42,7 @@ class AveragedMean(NamedTuple):
     def step(
         self, families: Families, ends: Families, z_minus_x: Array, count: Number
     ) -> tuple[Families, Array]:
-        """The families after a step, and the new ``z - x``.
+        """Return the families after a step, and the new ``z - x``.
 
         :param ends: of the step of ``z``, with the new precisions.
         :param z_minus_x: shape ``(d,)``.

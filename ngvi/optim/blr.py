@@ -25,20 +25,20 @@ from ngvi.optim.trust_region import (
 class BlrState(NamedTuple):
     """State of the Bayesian learning rule."""
 
-    progress: TrustRegionState | DecayState  #: of the trust region, or of a step size that decays
-    change: Families  #: the last step, in coordinates
-    gradient: Array | None  #: momentum of ``g``, all families together
+    progress: TrustRegionState | DecayState  #: State of the trust region, or of a decay.
+    change: Families  #: The last step, in coordinates.
+    gradient: Array | None  #: Momentum of ``g``, all families together.
     memory: QuasiNewtonMemory | None
-    move_counts: MoveCounts | None  #: of latents that not every step moves
-    z_minus_x: Array | None = None  #: of a mean that is an average, where the step size decays
+    move_counts: MoveCounts | None  #: Counts of latents that not every step moves.
+    z_minus_x: Array | None = None  #: Fast point less average, where the step size decays.
 
 
 class _Known(NamedTuple):
-    """What is known at the beginning of a step."""
+    """Facts at the beginning of a step."""
 
     progress: TrustRegionState
-    kept: Any  #: the new ``progress`` of a step size that decays
-    rate: Any  #: the step size, or ``"auto"``
+    kept: Any  #: The new ``progress`` of a step size that decays.
+    rate: Any  #: The step size, or ``"auto"``.
     duals: Families  #: Euclidean gradients of the bound; empty if nothing asks for them
     memory: QuasiNewtonMemory | None
 
@@ -68,8 +68,8 @@ class BlrRule(NamedTuple):
     precision_step_size: Rates | None
     momentum: float
     max_kl: float | str | None
-    is_noisy: bool = False  #: whether single draws' curvature is to be corrected for its noise
-    largest_change: float | None = None  #: of a mean field's precision in a step, as a part of it
+    is_noisy: bool = False  #: Whether single draws' curvature is to be corrected for its noise.
+    largest_change: float | None = None  #: Largest part of a mean field's precision in a step.
     trust_region: TrustRegion = TrustRegion()
     quasi_newton: QuasiNewton = QuasiNewton()
 
@@ -156,7 +156,7 @@ class BlrRule(NamedTuple):
     def _known(
         self, state: BlrState, families: Families, directions: Families, count: Number
     ) -> _Known:
-        """What the end of the last step says."""
+        """Return what the end of the last step says."""
         on = self.algebra
         if isinstance(self.step_size, StepDecay):
             triples = zip(families, directions, state.change, strict=True)
@@ -182,7 +182,7 @@ class BlrRule(NamedTuple):
     def _smoothed(
         self, gradient: Array, duals: Families, families: Families, directions: Families
     ) -> Array:
-        """The momentum of ``g`` after one more direction."""
+        """Return the momentum of ``g`` after one more direction."""
         pairs = zip(families, directions, strict=True)
         fresh = [dual.loc for dual in duals] or [steps.gradient_of_mean(*pair) for pair in pairs]
         return self.momentum * gradient + (1 - self.momentum) * self.algebra.joined(fresh)
@@ -207,7 +207,7 @@ class BlrRule(NamedTuple):
         ratio: Number | Array,
         rho: Number,
     ) -> Any:
-        """The steps along the directions, of all sizes."""
+        """Return the steps along the directions, of all sizes."""
         if self.largest_change is not None:
             pairs = zip(families, steered, strict=True)
             steered = [steps.bounded(*pair, rho, self.largest_change) for pair in pairs]
@@ -224,7 +224,7 @@ class BlrRule(NamedTuple):
     def _attempt(
         self, progress: TrustRegionState, families: Families, path: Any, rho: Number
     ) -> tuple[Any, Number, Number]:
-        """The step along a path, its length in nats and its size."""
+        """Return the step along a path, its length in nats and its size."""
         on = self.algebra
         radius = progress.radius if self._limit == "auto" else self._limit
         if radius is None:
@@ -272,8 +272,9 @@ class AcceleratedPath:
         self._metric = path.metric(on.by_family(self._correction.rest, families))
 
     def at(self, rho: Number) -> tuple[list, list[Array], Number]:
-        """The precisions' attempt, the means, and how far all is; see
-        :class:`~ngvi.families.path.Path`.
+        """Return the precisions' attempt, the means, and the divergence of both.
+
+        See :class:`~ngvi.families.path.Path`.
         """
         on, families, attempt = self._on, self._families, self._path.at(rho)
         change = self._correction.step(on.joined(self._metric(attempt)))

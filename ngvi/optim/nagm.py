@@ -52,7 +52,7 @@ class NagmRule(NamedTuple):
     scale_step_size: Rates | None
 
     def init(self, families: Families) -> Families:
-        """The momentum."""
+        """Return the momentum."""
         return direction.zeros(families)
 
     def step(

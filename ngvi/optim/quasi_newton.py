@@ -1,4 +1,4 @@
-"""What the precision of a restricted family does not know of the curvature.
+"""Curvature that the precision of a restricted family leaves out.
 
 The mean's natural step is ``S^-1 g``. For a dense family ``S`` tends to the curvature, and the
 step to Newton's. The precision of a mean field leaves correlations out: then the step is Jacobi's,
@@ -27,7 +27,7 @@ LARGEST_SQUARE = 1e30
 
 
 class GradientNoise(NamedTuple):
-    """What distinguishes noise in ``g``: ``|g|^2`` in the variances of ``q``, in nats."""
+    """Size of the noise in ``g``: ``|g|^2`` in the variances of ``q``, in nats."""
 
     size: Number  #: Running average since it was last halved.
     least: Number  #: Its size when it was last halved; 0 before there was a gradient.
@@ -37,10 +37,10 @@ class GradientNoise(NamedTuple):
 class QuasiNewtonMemory(NamedTuple):
     """Steps of the mean and by what ``g`` fell along them, ``y``; the newest last."""
 
-    steps: Array  #: shape ``(m, n)``; rows that are zero are not used
-    ys: Array  #: shape ``(m, n)``
-    weights: Array  #: one by the curvature of each pair, shape ``(m,)``; zero if it does not count
-    gradient: Array  #: the last ``g``, shape ``(n,)``
+    steps: Array  #: Shape ``(m, n)``; rows that are zero are not used.
+    ys: Array  #: Shape ``(m, n)``.
+    weights: Array  #: Inverse curvature of each pair, shape ``(m,)``; zero if it does not count.
+    gradient: Array  #: The last ``g``, shape ``(n,)``.
     noise: Any  #: :class:`GradientNoise`, as a state holds it
 
 
@@ -49,14 +49,14 @@ class Pair(NamedTuple):
 
     step: Array
     y: Array
-    gradient: Array  #: where it ended
-    variances: Array  #: of ``q`` there, a metric for the size of noise
+    gradient: Array  #: Gradient at the end of the step.
+    variances: Array  #: Variances of ``q`` there, a metric for the size of noise.
     #: Numbers: the squares of gradient and ``y`` in that metric, the curvature, and its rounding.
     sizes: Callable[[], Sequence[Number]]
 
 
 class QuasiNewton(NamedTuple):
-    """What a memory keeps.
+    """Rule for the pairs that a memory keeps.
 
     Pairs are many, because all that a mean field knows of correlations is in them, and each costs
     two means.
@@ -79,7 +79,7 @@ class QuasiNewton(NamedTuple):
     def look(
         self, on: Algebra, memory: QuasiNewtonMemory, step: Array, gradient: Array, variances: Array
     ) -> Pair:
-        """The pair of a step of the mean that ended at ``gradient``.
+        """Return the pair of a step of the mean that ended at ``gradient``.
 
         Coordinates without a gradient at one end, latents of other minibatches, are left out.
         """
@@ -98,7 +98,7 @@ class QuasiNewton(NamedTuple):
         families: Families,
         sign_changes: Number,
     ) -> QuasiNewtonMemory:
-        """The memory with one more pair.
+        """Return the memory with one more pair.
 
         One without positive curvature says nothing that a metric could hold, and is left out.
 
@@ -149,7 +149,7 @@ class Correction:
         self.rest, self._amounts = first_loop(self._pairs, gradient, on.scan)
 
     def step(self, moved: Array) -> Array:
-        """The step, from what a metric makes of the ``rest``."""
+        """Return the step, from what a metric makes of the ``rest``."""
         on = self._on
         result = second_loop(self._pairs, self._amounts, moved, on.scan)
         return on.where(self._gradient != 0, result, 0.0)

@@ -1,4 +1,4 @@
-"""What a natural-gradient optimiser is: a rule by which families move.
+"""Interface of natural-gradient optimisers: a rule by which families move.
 
 A rule is pure: it has no memory but the state that it returns. It is written once, against the
 directions of :mod:`ngvi.families.direction` and an :class:`Algebra` of numbers: a number is a float
@@ -45,19 +45,19 @@ COMMON = Common()
 
 
 class Rule(Protocol):
-    """How families move.
+    """A rule by which families move.
 
     A rule may know where to go when something is not finite: then it has a ``recover(state,
     families)``, which gives the families to continue from, and the state.
     """
 
     def init(self, families: Families) -> Any:
-        """The rule's state: a (nested) ``NamedTuple`` of families, tensors, numbers and None."""
+        """Return the rule's state, a ``NamedTuple`` of families, tensors, numbers and None."""
 
     def step(
         self, gradients: Families, state: Any, families: Families, count: Number
     ) -> tuple[Families, Any]:
-        """The families after the step, and the new state.
+        """Return the families after the step, and the new state.
 
         :param gradients: natural gradients of the loss.
         :param count: the number of steps taken so far.
@@ -65,17 +65,17 @@ class Rule(Protocol):
 
 
 class Algebra:
-    """What rules compute numbers with; a package's ``optim.algebra`` writes the functions."""
+    """Operations on numbers that rules use; a package writes the rest in ``optim.algebra``."""
 
-    minimum: ClassVar[Any]  #: of two numbers
+    minimum: ClassVar[Any]  #: The smaller of two numbers.
     maximum: ClassVar[Any]
-    sqrt: ClassVar[Any]  #: of a number
-    norm: ClassVar[Any]  #: of a vector
-    concatenate: ClassVar[Any]  #: a list of vectors
-    split: ClassVar[Any]  #: a vector into pieces of a list of sizes
-    scan: ClassVar[Any]  #: see :func:`ngvi.optim.two_loop.two_loop`
+    sqrt: ClassVar[Any]  #: The square root of a number.
+    norm: ClassVar[Any]  #: The length of a vector.
+    concatenate: ClassVar[Any]  #: Joins a list of vectors.
+    split: ClassVar[Any]  #: Cuts a vector into pieces of these sizes.
+    scan: ClassVar[Any]  #: See :func:`ngvi.optim.two_loop.two_loop`.
     where: ClassVar[Any]  #: ``yes`` or ``no`` by a condition, of numbers; of tensors by element
-    eps: ClassVar[Any]  #: the unit of precision of a tensor's dtype
+    eps: ClassVar[Any]  #: The unit of precision of a tensor's dtype.
     #: Tensors without axes as numbers, read at once; what is a number stays one.
     numbers: ClassVar[Any]
     #: A function of none that gives the same, read with the next numbers that are, or when called.
@@ -99,7 +99,7 @@ class Algebra:
     repeated: ClassVar[Any]
 
     def rate(self, rates: Rates, count: Number) -> Number:
-        """A step size after ``count`` steps."""
+        """Return a step size after ``count`` steps."""
         return rates(count) if callable(rates) else rates
 
     def at_rates(self, rates: Rates, vectors: Families, factor: Number, count: Number) -> Families:
@@ -120,9 +120,9 @@ class Algebra:
         return self.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def means(self, families: Families) -> Array:
-        """The means of all families, one after another; of a direction their change."""
+        """Return the means of all families, one after another; of a direction their change."""
         return self.joined([family.loc for family in families])
 
     def by_family(self, vector: Array, families: Families) -> list[Array]:
-        """The inverse of :meth:`joined`."""
+        """Return the inverse of :meth:`joined`."""
         return self.split(vector, [family.dim for family in families])

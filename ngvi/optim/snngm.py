@@ -39,7 +39,7 @@ class SnngmRule(NamedTuple):
     momentum: float
 
     def init(self, families: Families) -> Families:
-        """The momentum."""
+        """Return the momentum."""
         return direction.zeros(families)
 
     def step(
@@ -55,7 +55,7 @@ class SnngmRule(NamedTuple):
 
 
 def snngm(algebra: Algebra, step_size: Rates | str, momentum: float) -> Rule:
-    """The rule of a step size, or that of ``"auto"``."""
+    """Return the rule of a step size, or that of ``"auto"``."""
     kind = AdaptiveSnngmRule(algebra, momentum)
     return kind if step_size == "auto" else SnngmRule(algebra, step_size, momentum)
 
@@ -75,16 +75,16 @@ def check_snngm(step_size: Rates | str, momentum: float, name: str = "step_size"
 
 
 class StepState(NamedTuple):
-    """What is remembered of means, or of scales."""
+    """State of means, or of scales."""
 
-    limit: Number  #: of the Fisher length of a gradient that enters
+    limit: Number  #: Largest Fisher length of a gradient that enters.
     inverse_rho: Number
     agreement: Number  #: Smoothed cosine.
     length: Number  #: Fisher length of the last step.
 
 
 class AdaptiveStep(NamedTuple):
-    """How far a first-order step goes, and how large it is, and the numbers of that.
+    """Length and step size of first-order steps.
 
     Each natural gradient of the bound enters the momentum with its own step size: ``rho`` at most,
     and so that it is not longer than a limit in Fisher length (half its square is the KL
@@ -121,7 +121,7 @@ class AdaptiveStep(NamedTuple):
     def judge(
         self, on: Algebra, state: StepState, slope: Number, norm: Number, count: Number
     ) -> StepState:
-        """The new numbers, after looking at the end of the last step.
+        """Return the new numbers, after looking at the end of the last step.
 
         :param slope: Fisher product of the fresh natural gradient and the last change.
         :param norm: Fisher length of the fresh natural gradient.
@@ -141,7 +141,7 @@ class AdaptiveStep(NamedTuple):
         return StepState(limit, on.maximum(inverse_rho, 1.0), agreement, state.length)
 
     def patience(self, on: Algebra, of_means: StepState, norm: Number) -> Number:
-        """By how much scales' limit is less, while means are far and go on in one direction.
+        """Return the factor of scales' limit while means are distant and keep their direction.
 
         :param norm: Fisher length of the means' fresh natural gradient.
         """
@@ -149,14 +149,14 @@ class AdaptiveStep(NamedTuple):
         return on.where(far, 1.0 - on.maximum(of_means.agreement, 0.0), 1.0)
 
     def shortened(self, on: Algebra, state: StepState) -> StepState:
-        """After a step that led to where nothing is finite: a tenth of its length."""
+        """Return the state after a step to where nothing is finite: a tenth of its length."""
         length = on.where(state.length > 0, state.length, state.limit)
         limit = on.minimum(state.limit, on.maximum(0.1 * length, self.smallest_limit))
         return state._replace(limit=limit, length=0.0 * state.inverse_rho)
 
 
 def fisher_length(on: Algebra, products: list, *amounts: Number) -> Number:
-    """The Fisher length of a sum of directions, each times its amount.
+    """Return the Fisher length of a sum of directions, each times its amount.
 
     :param products: the directions' inner products, ``k`` rows of ``k`` numbers.
     """
@@ -168,16 +168,16 @@ def fisher_length(on: Algebra, products: list, *amounts: Number) -> Number:
 
 
 def within(on: Algebra, largest: Number, limit: Number, length: Number) -> Number:
-    """The factor, ``largest`` at most, that keeps ``length`` within the limit."""
+    """Return the factor, ``largest`` at most, that keeps ``length`` within the limit."""
     return on.minimum(largest, limit / on.maximum(length, TINY))
 
 
 class AdaptiveSnngmState(NamedTuple):
     """State of the rule that needs no step size."""
 
-    steps: tuple  #: a :class:`StepState` of means, and one of scales
+    steps: tuple  #: A :class:`StepState` of means, and one of scales.
     momentum: Families
-    change: Families  #: the last step, in coordinates
+    change: Families  #: The last step, in coordinates.
 
 
 class AdaptiveSnngmRule(NamedTuple):

@@ -24,7 +24,7 @@ from ngvi.optim.rule import TINY, Algebra, Number
 
 
 class DecayState(NamedTuple):
-    """What the rule remembers."""
+    """State of the rule."""
 
     frequency: Number  #: Part of the recent steps with a negative slope at their end.
     count: Number  #: ``n``.
@@ -35,15 +35,15 @@ class StepDecay(NamedTuple):
 
     algebra: Algebra
     of_conjugate: float = 0.03  #: ``rho`` of conjugate sites, which have no such noise
-    first: float = 0.1  #: step size
-    halves: float = 60.0  #: the ``n`` that halves the square of the step size
+    first: float = 0.1  #: Step size.
+    halves: float = 60.0  #: Value of ``n`` that halves the square of the step size.
     #: Of the frequency: step ``t`` counts ``t^(weight - 1)``-fold, as if ``earlier`` came before.
     earlier: float = 50.0
     weight: float = 4.0
-    often: float = 0.52  #: the part of steps that is clearly more than half
+    often: float = 0.52  #: The part of steps that is clearly more than half.
 
     def judge(self, state: DecayState, slope: Number, count: Number) -> DecayState:
-        """After a look at the end of the last step.
+        """Return the state after a look at the end of the last step.
 
         :param slope: of the bound there, along the mean's last change; 0 before the first step.
         :param count: the number of steps taken so far.
@@ -56,7 +56,7 @@ class StepDecay(NamedTuple):
         return DecayState(frequency, on.maximum(state.count + more, 0.0))
 
     def rate(self, state: DecayState, square: Number, dim: int) -> Number:
-        """The step size.
+        """Return the step size.
 
         No step is longer than one standard deviation, the root of the mean square over latents: a
         ``q`` that begins too wide would else move far off before its precision has grown.

@@ -24,21 +24,21 @@ from ngvi.optim.rule import Algebra, Array, Families, Number
 
 
 class MoveCounts(NamedTuple):
-    """How often each latent has moved."""
+    """Number of steps of each latent."""
 
-    steps: Any  #: all of them, as a state holds it
-    counts: Array  #: of the latents of all families, one after another
+    steps: Any  #: Number of all steps, as a state holds it.
+    counts: Array  #: Steps of each latent of all families, one after another.
 
 
 def none_yet(on: Algebra, families: Families) -> MoveCounts | None:
-    """Before the first step; None if no family has parts of single latents."""
+    """Return the counts before the first step; None if no family has parts of latents."""
     if not any(map(has_parts, families)):
         return None
     return MoveCounts(on.kept((0.0,), families), 0.0 * on.means(families))
 
 
 class SubsampledLatents:
-    """What part of the steps each latent takes part in, this one among them.
+    """Part of the steps, this one among them, that each latent takes part in.
 
     :ivar counts: after this step.
     """
@@ -59,11 +59,11 @@ class SubsampledLatents:
         self._are_some = on.later((moved < steps).any())  # read with what else the step reads
 
     def of_next(self, families: Families, change: Families) -> Families:
-        """The part of a change that the next direction is expected to see."""
+        """Return the part of a change that the next direction is expected to see."""
         return self._weighted(families, change, lambda part, moved: (part, part))
 
     def of_moved(self, families: Families, change: Families) -> Families:
-        """The part of a change that is of latents which move now."""
+        """Return the part of a change that is of latents which move now."""
         return self._weighted(families, change, lambda part, moved: (moved, moved))
 
     def with_step_sizes(
@@ -82,7 +82,7 @@ class SubsampledLatents:
         return self._weighted(families, directions, sizes)
 
     def step_sizes(self, of_mean: Number) -> Array | float:
-        """By what the means' steps are larger than that of a latent which always moves."""
+        """Return the means' step sizes, by that of a latent which always moves."""
         if self.counts is None:
             return 1.0
         return _larger(of_mean, self.counts.counts / self._steps)
@@ -99,5 +99,5 @@ class SubsampledLatents:
 
 
 def _larger(fall: Number, part: Array) -> Array:
-    """The step size after a part of all sign changes, in units of that after all of them."""
+    """Return the step size after a part of all sign changes, in units of that after all of them."""
     return (1.0 + fall) / (1.0 + fall * part)

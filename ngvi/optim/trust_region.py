@@ -1,4 +1,4 @@
-"""How far one step of the Bayesian learning rule may move ``q``, and how large steps should be.
+"""Radius and size of the steps of the Bayesian learning rule.
 
 What follows adapts to what the steps did, without further evaluations of the model. Let ``slope``
 be the derivative of the bound along the last change of ``q``, at its beginning and at its end.
@@ -36,7 +36,7 @@ from ngvi.optim.rule import COMMON, TINY, Algebra, Array, Families, Number
 
 
 class TrustRegionState(NamedTuple):
-    """What the rule remembers of its last step; see :func:`first_state`."""
+    """Memory of the last step; it begins as :func:`first_state`."""
 
     radius: Number  #: Largest KL divergence of a step, in nats.
     mean_sign_changes: Number  #: Steps at whose end the bound fell with the mean's change.
@@ -59,7 +59,7 @@ def first_state() -> TrustRegionState:
 
 
 class LineSearchState(NamedTuple):
-    """How far a search for the length of a step has come."""
+    """State of a search for the length of a step."""
 
     count: Number  #: Number of attempts so far.
     rho: Number  #: The last attempt.
@@ -101,7 +101,7 @@ class TrustRegion(NamedTuple):
     def judge(
         self, on: Algebra, state: TrustRegionState, duals: Families, change: Families
     ) -> TrustRegionState:
-        """The radius and the sign changes, after looking at the end of the last step.
+        """Return the radius and the sign changes, after looking at the end of the last step.
 
         :param duals: Euclidean gradients of the bound.
         :param change: the last step, in coordinates.
@@ -155,19 +155,19 @@ class TrustRegion(NamedTuple):
         return on.where(ratio < -1, on.maximum(radius, least), grown)
 
     def smallest_radius(self, on: Algebra, families: Families) -> float:
-        """The radius in nats below which none should fall.
+        """Return the radius in nats below which none should fall.
 
         A smaller one is zero but for rounding, and would never grow again.
         """
         return self.rounding * sum(family.dim for family in families) * on.eps(families[0].loc)
 
     def step_size(self, num_sign_changes: Number, has_memory: bool = False) -> Number:
-        """The step size that decreases with every sign change."""
+        """Return the step size that decreases with every sign change."""
         decrease = self.decrease_with_memory if has_memory else COMMON.decrease
         return 1.0 / (1.0 + decrease * num_sign_changes)
 
     def promising(self, on: Algebra, state: TrustRegionState, radius: Number) -> Number:
-        """The ``rho`` that leads as far as a radius allows if divergences are as in the last step.
+        """Return the ``rho`` that reaches the radius if divergences are as in the last step.
 
         Infinite if that is not known.
         """
@@ -176,14 +176,14 @@ class TrustRegion(NamedTuple):
         return on.where(known, state.rho * on.sqrt(ratio), math.inf)
 
     def is_settled(self, state: LineSearchState, radius: Number) -> Any:
-        """Whether there is nothing left to try."""
+        """Return whether there is nothing left to try."""
         fits = state.length <= radius
         enough = (state.length >= self.close * radius) | (state.rho >= state.high)
         enough = enough | (state.count > self.max_refinements)
         return (state.count > 0) & ((fits & enough) | (state.count > self.max_attempts))
 
     def next(self, on: Algebra, state: LineSearchState, radius: Number, path: Any) -> Any:
-        """The search after one more attempt."""
+        """Return the search after one more attempt."""
         fits, begins = state.length <= radius, state.count == 0
         low = on.where(fits, state.rho, state.low)
         high = on.where(fits | begins, state.high, state.rho)
@@ -205,7 +205,7 @@ class TrustRegion(NamedTuple):
 
 
 def slopes(duals: Families, change: Families) -> tuple[Array, Array]:
-    """Of the bound along a change, and the part of its means; unread.
+    """Return the bound's slope along a change, and the part of its means; unread.
 
     :param duals: Euclidean gradients of the bound.
     :param change: in coordinates.
@@ -219,7 +219,7 @@ def slopes(duals: Families, change: Families) -> tuple[Array, Array]:
 def longest_within(
     on: Algebra, radius: Number, path: Any, rho: Number, first: Number = math.inf
 ) -> tuple[Any, Number, Number]:
-    """The step that goes about as far as a trust region allows.
+    """Return the step that goes about as far as a trust region allows.
 
     :param radius: the largest ``KL(new || old)``, in nats.
     :param path: a :class:`~ngvi.families.path.JointPath`, or what has its methods.

@@ -1,5 +1,6 @@
-"""The two-loop recursion of L-BFGS (Nocedal, 1980, *Updating quasi-Newton matrices with limited
-storage*), for arrays of any library.
+"""The two-loop recursion of L-BFGS for arrays of any library.
+
+See Nocedal (1980), *Updating quasi-Newton matrices with limited storage*.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from typing import Any, NamedTuple
 class Pairs(NamedTuple):
     """Steps, and by what the gradient fell along them, ``y``: one pair a row, the newest last."""
 
-    steps: Any  #: what a pair adds to the direction
-    ys: Any  #: what it takes off the gradient
-    of_steps: Any  #: by what a gradient's products with the steps are taken
-    of_ys: Any  #: by what a direction's products with ``y`` are taken
-    weights: Any  #: one by the curvature along the step; zero for a pair that is not used
+    steps: Any  #: Steps that a pair adds to the direction.
+    ys: Any  #: Changes that a pair takes off the gradient.
+    of_steps: Any  #: The steps, for products with a gradient.
+    of_ys: Any  #: The changes ``y``, for products with a direction.
+    weights: Any  #: Inverse curvature along the step; zero for a pair that is not used.
 
 
 def scan(function: Callable, state: Any, rows: tuple, reverse: bool = False) -> tuple[Any, list]:
-    """As ``jax.lax.scan``, one row after another."""
+    """Scan rows as ``jax.lax.scan`` does, one after another."""
     order = list(zip(*rows, strict=True))
     results = []
     for row in reversed(order) if reverse else order:
@@ -31,7 +32,7 @@ def scan(function: Callable, state: Any, rows: tuple, reverse: bool = False) -> 
 def two_loop(
     pairs: Pairs, gradient: Any, metric: Callable[[Any], Any], scan: Callable = scan
 ) -> Any:
-    """A quasi-Newton direction from ``gradient``.
+    """Return a quasi-Newton direction from ``gradient``.
 
     :param metric: the direction that the pairs correct, a linear function of the gradient.
     :param scan: ``jax.lax.scan`` for JAX's arrays.
@@ -41,7 +42,7 @@ def two_loop(
 
 
 def first_loop(pairs: Pairs, gradient: Any, scan: Callable = scan) -> tuple[Any, Any]:
-    """What the metric is to be applied to, and the pairs' amounts for :func:`second_loop`."""
+    """Return the metric's argument, and the pairs' amounts for :func:`second_loop`."""
 
     def backward(rest: Any, row: tuple) -> tuple[Any, Any]:
         _, y, of_step, _, weight = row
@@ -52,7 +53,7 @@ def first_loop(pairs: Pairs, gradient: Any, scan: Callable = scan) -> tuple[Any,
 
 
 def second_loop(pairs: Pairs, amounts: Any, result: Any, scan: Callable = scan) -> Any:
-    """The direction, from what the metric made of the first loop's rest."""
+    """Return the direction, from what the metric made of the first loop's rest."""
 
     def forward(result: Any, row: tuple) -> tuple[Any, None]:
         step, _, _, of_y, weight, amount = row

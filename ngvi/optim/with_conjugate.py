@@ -53,11 +53,11 @@ class WithConjugate(NamedTuple):
 
     @property
     def recovers(self) -> bool:
-        """Whether the rule of the Gaussians knows where to go when something is not finite."""
+        """True if the Gaussians' rule can recover when something is not finite."""
         return hasattr(self.of_gaussians, "recover")
 
     def recover(self, state: Any, families: Families) -> tuple[Families, Any]:
-        """The families to continue from, and the state; conjugate sites need no help."""
+        """Return the families to continue from, and the state; conjugate sites need no help."""
         gaussians, conjugate = parted(families)
         if not (self.recovers and gaussians):
             return families, state
@@ -68,7 +68,7 @@ class WithConjugate(NamedTuple):
 
 
 def with_conjugate(rule: Any) -> WithConjugate:
-    """The rule, which moves conjugate sites as well."""
+    """Return the rule, which moves conjugate sites as well."""
     step_size = rule.step_size if isinstance(rule, BlrRule) else "auto"
     if isinstance(step_size, StepDecay):
         step_size = step_size.of_conjugate
@@ -82,6 +82,6 @@ def parted(families: Families) -> tuple[Families, Families]:
 
 
 def _merged(like: Families, gaussians: Families, conjugate: Families) -> Families:
-    """The inverse of :func:`parted`."""
+    """Return the inverse of :func:`parted`."""
     rest, others = iter(gaussians), iter(conjugate)
     return [next(others) if isinstance(one, ConjugateSite) else next(rest) for one in like]

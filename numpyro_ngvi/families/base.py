@@ -1,4 +1,4 @@
-"""What every Gaussian family offers; see :mod:`ngvi.families.base` for the contract.
+"""Base of every Gaussian family; see :mod:`ngvi.families.base` for the contract.
 
 Families are pytrees, usable with plain JAX. What hooks a derivative, ``precondition`` above all,
 is a ``jax.custom_jvp``, so that forward mode, reverse mode, ``vmap`` and ``jit`` all work and
@@ -56,7 +56,7 @@ class Family(family.Family):
 
 
 def compiled(names: str) -> Callable[[type], type]:
-    """Of a family: its methods of these names become programs, compiled once for all calls."""
+    """Compile a family's methods of these names, once for all calls."""
 
     def decorate(cls: type) -> type:
         for name in names.split():

@@ -1,4 +1,4 @@
-"""Which parameters are the coordinates of a family, and which the model has of its own.
+"""Parameters that are the coordinates of a family, and the model's own.
 
 A family is a Gaussian's, or the exponential family of a site (:mod:`ngvi.conjugate`). In JAX the
 answer is in the types: a family is one node of the parameter pytree, and a gradient has the type
@@ -17,12 +17,12 @@ from numpyro_ngvi.families.base import Family
 
 
 def is_family(node: Any) -> bool:
-    """Whether ``node`` is a family."""
+    """Return whether ``node`` is a family."""
     return isinstance(node, (Family, ConjugateSite))
 
 
 def families_in(tree: Any) -> list[Family]:
-    """The families of a pytree of parameters (or of gradients), in the tree's order."""
+    """Return the families of a pytree of parameters (or of gradients), in the tree's order."""
     return [node for node in jax.tree.leaves(tree, is_leaf=is_family) if is_family(node)]
 
 

@@ -18,7 +18,7 @@ _HIGHEST = jax.lax.Precision.HIGHEST  # a GPU's default (tf32) keeps ten bits
 
 
 class Batched(shared.Batched):
-    """What JAX does in its own way."""
+    """Operations of JAX on batches of small matrices."""
 
     #: XLA's own reduction is sixty times slower on a CPU (10 arrays of length 10^5).
     few_terms = 32

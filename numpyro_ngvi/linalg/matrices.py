@@ -71,7 +71,7 @@ class Sums(definite.Definite):
 
 
 class Matrices(Sums):
-    """What JAX does in its own way.
+    """Operations of JAX on matrices.
 
     Some functions are compiled: outside of a compiled step a ``cond`` is compiled at every call.
     """
@@ -218,8 +218,10 @@ def _bordered(tril: jax.Array, size: int) -> jax.Array:
 
 
 def _inverse_by_blocks(tril: jax.Array, invert: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """``T^-1`` of triangles ``(..., k, k)``: of diagonal blocks, and of twice their size from
-    those, all of one size in one product.
+    """Return ``T^-1`` of triangles ``(..., k, k)``, by blocks.
+
+    Diagonal blocks are inverted first, then those of twice their size, all of one size in one
+    product.
 
     :param invert: of small triangles.
     """

@@ -1,1 +1,1 @@
-"""What only networks use: gradients of single examples, Kronecker families, plain optimisers."""
+"""Parts for networks: gradients of examples, Kronecker families, plain optimisers."""

@@ -35,7 +35,9 @@ Split = Callable[[Arrays, Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array
 @shared_doc(table.GaussNewton, Hessian)
 @dataclasses.dataclass(frozen=True)
 class GaussNewton(Hessian):
-    """:param split: the log density by examples.
+    """Curvature of the examples by their gradients, and of the rest by its Hessian.
+
+    :param split: the log density by examples.
     :param alone: from the number of examples to what
         :func:`~numpyro_ngvi.networks.examples.one_by_one` gives.
     """
@@ -44,7 +46,7 @@ class GaussNewton(Hessian):
     alone: Callable[[int], tuple[Callable, list]] | None = None
 
     def prepared(self, step: Any) -> GaussNewton:
-        """The estimator for a step of ``NaturalELBO``.
+        """Return the estimator for a step of ``NaturalELBO``.
 
         :raises ValueError: if there are many examples of many latents, and they are not those of
             single rows.
@@ -129,13 +131,13 @@ def _check_rows(density: Any, here: Families, params: dict[str, Any], key: jax.A
 
 
 def _are_many(scale: Any, latents: Arrays) -> bool:
-    """Whether there are more latents than examples, and many gradients by example."""
+    """Return whether there are more latents than examples, and many gradients by example."""
     sizes, (count,) = [value.size for value in latents.values()], scale.shape
     return count < max(sizes) and count * sum(sizes) > FEW_NUMBERS
 
 
 def _squares(family: Family, rows: jax.Array, scale: jax.Array) -> Any:
-    """The sum of the rows' squares as much as the family needs, or the scaled rows."""
+    """Return the sum of the rows' squares as much as the family needs, or the scaled rows."""
     if keeps_rows(family):
         return jnp.sqrt(scale)[:, None] * rows
     return family.outer_products(scale[:, None] * rows, rows)
@@ -144,7 +146,7 @@ def _squares(family: Family, rows: jax.Array, scale: jax.Array) -> Any:
 def _at_once(
     function: Callable, latents: Arrays, scale: jax.Array, here: Families
 ) -> tuple[Arrays, dict[str, Any]]:
-    """The gradient of the sum over examples, and the sum of squares, by site."""
+    """Return the gradient of the sum over examples, and the sum of squares, by site."""
     slopes, squares = {}, {}
     for site, family in here.items():
         jacobian = _jacobian(lambda x, site=site: function({**latents, site: x}), latents[site])
@@ -156,7 +158,7 @@ def _at_once(
 def _by_rows(
     function: Callable, rows: list[jax.Array], latents: Arrays, scale: jax.Array, here: Families
 ) -> tuple[Arrays, dict[str, Any]]:
-    """As :func:`_at_once`, from runs of single examples, a few of them together.
+    """Return what :func:`_at_once` does, from runs of single examples, a few together.
 
     :param function: the log likelihood of an example from latents and its rows.
     :raises ValueError: if the model does not run on one example.

@@ -17,12 +17,12 @@ RULE = AdaptiveAdamRule()
 class AdaptiveState(NamedTuple):
     """State of the transformation."""
 
-    count: jax.Array  # type: ignore[assignment]  #: steps taken
-    tensors: list[AdamState]  #: in the order of the parameters' leaves
+    count: jax.Array  # type: ignore[assignment]  #: Steps taken.
+    tensors: list[AdamState]  #: States in the order of the parameters' leaves.
 
 
 def adaptive_adam() -> optax.GradientTransformation:
-    """An optax transformation without an option."""
+    """Return an optax transformation without an option."""
     return optax.GradientTransformation(_init, _update)
 
 
@@ -41,7 +41,7 @@ def _update(gradients: Any, state: AdaptiveState, params: Any = None) -> tuple[A
 
 
 def recover(like: Any, state: AdaptiveState) -> tuple[Any, AdaptiveState]:
-    """The last step, taken back, and the state to continue from with a tenth of the rates.
+    """Return the last step, taken back, and the state to continue from with a tenth of the rates.
 
     :param like: a pytree of the parameters' structure.
     """

@@ -1,4 +1,4 @@
-"""What the rules of :mod:`ngvi.optim` compute with: numbers are arrays, so that they compile."""
+"""Operations of JAX for the rules of :mod:`ngvi.optim`: numbers are arrays."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def BLR(
     max_kl: float | str | None = "auto",
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """One step of ``rho = 1`` is the posterior of a conjugate model.
+    """Return one step of ``rho = 1`` is the posterior of a conjugate model.
 
     >>> guide = NaturalGaussianGuide(model)
     >>> svi = SVI(model, guide, BLR(step_size=1.0), NaturalELBO(), rng_key=jax.random.key(0))

@@ -1,4 +1,4 @@
-"""One update for all natural parameters together, an ordinary optimiser for the rest.
+"""Joint update of all natural parameters, with an ordinary optimiser for the rest.
 
 Every natural-gradient optimiser here is an optax transformation: a
 :class:`~ngvi.optim.rule.Rule` says how the families of the parameter pytree move, and
@@ -47,10 +47,10 @@ FIELDS = """
 class JointState(NamedTuple):
     """State of a natural-gradient optimiser."""
 
-    count: jax.Array  # type: ignore[assignment]  #: steps taken
-    num_skipped: jax.Array  #: steps not taken, or taken back, as above
-    rule: Any  #: state of the natural-gradient rule
-    other: Any  #: state of the optimiser of model parameters
+    count: jax.Array  # type: ignore[assignment]  #: Steps taken.
+    num_skipped: jax.Array  #: Steps not taken, or taken back, as above.
+    rule: Any  #: State of the natural-gradient rule.
+    other: Any  #: State of the optimiser of model parameters.
 
 
 class JointTransformation(optax.GradientTransformation):
@@ -65,7 +65,7 @@ class JointTransformation(optax.GradientTransformation):
 def joint(
     rule: Rule, other: Any, name: str, curvature: str | None = None
 ) -> optax.GradientTransformation:
-    """An optax transformation from a rule.
+    """Return an optax transformation from a rule.
 
     :param rule: how families move.
     :param other: an optax transformation, or a NumPyro optimiser, for model parameters; by
@@ -82,11 +82,11 @@ def joint(
 
 
 class _Joint(NamedTuple):
-    """What a transformation is made of; its methods pickle, where functions in another do not."""
+    """Parts of a transformation; its methods pickle, where nested functions do not."""
 
     rule: WithConjugate
     other: optax.GradientTransformation
-    adapts: bool  #: whether ``other`` is Adam whose rates adapt
+    adapts: bool  #: Whether ``other`` is Adam whose rates adapt.
     name: str
 
     @property
@@ -138,7 +138,7 @@ class _Joint(NamedTuple):
 def _back(
     rule: WithConjugate, state: JointState, families: list, like: Any, adapts: bool
 ) -> tuple[Any, JointState]:
-    """The updates and the state of a step that is not taken.
+    """Return the updates and the state of a step that is not taken.
 
     :param like: a pytree of the parameters' structure.
     :param adapts: whether model parameters move by the Adam whose rates adapt.

@@ -22,7 +22,9 @@ def Nagm(
     scale_step_size: float | Schedule | None = None,
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """:param step_size: ``alpha`` for means; a number or an optax schedule.
+    """Make an optax transformation of the rule.
+
+    :param step_size: ``alpha`` for means; a number or an optax schedule.
     :param momentum: in [0, 1).
     :param max_norm: the clipping threshold ``T``, in nats per unit of ``lambda``.
     :param scale_step_size: ``alpha`` for scales and Cholesky factors; a number or a schedule.

@@ -18,7 +18,7 @@ from numpyro_ngvi.optim.joint import FIELDS, joint
 def Snngm(
     step_size: float | Schedule | str = "auto", momentum: float = 0.9, other: Any = None
 ) -> optax.GradientTransformation:
-    """With any stock ELBO.
+    """Take it with any stock ELBO.
 
     >>> from numpyro.infer import Trace_ELBO
     >>> guide = NaturalGaussianGuide(model)

@@ -40,7 +40,7 @@ def VOGN(
     beta2: float | str = "auto",
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """Of a network the model is larger, and the lines are the same.
+    """Write the same lines for a network, whose model is larger.
 
     >>> from numpyro_ngvi.optim import VOGN
     >>> guide = NaturalGaussianGuide(model, "diagonal")
@@ -63,7 +63,7 @@ def IVON(
     beta2: float | str = "auto",
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """Of a network the model is larger, and the lines are the same.
+    """Write the same lines for a network, whose model is larger.
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
     >>> loss = NaturalELBO(1, "stein")

@@ -1,4 +1,4 @@
-"""What every Gaussian family offers; see :mod:`ngvi.families.base` for the contract.
+"""Base of every Gaussian family; see :mod:`ngvi.families.base` for the contract.
 
 Families are plain dataclasses, usable with plain PyTorch. What hooks a derivative,
 ``precondition`` above all, is written straight-through, ``x.detach() + M(x - x.detach())``, with
@@ -28,7 +28,7 @@ class Family(family.Family):
     loc: Tensor | None
 
     def specification(self) -> Self:
-        """The family without its tensors."""
+        """Return the family without its tensors."""
         return dataclasses.replace(self, **dict.fromkeys(self.coordinates()))
 
     def map(self, function: Callable[..., Tensor], *others: Self) -> Self:

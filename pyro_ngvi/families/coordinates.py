@@ -1,4 +1,4 @@
-"""Which parameters are the coordinates of a family, and which the model has of its own.
+"""Parameters that are the coordinates of a family, and the model's own.
 
 Pyro hands an optimiser an unordered set of tensors. So that it sees what it is moving, the
 guide marks each of its tensors with the family that the tensor belongs to. Optimisers move
@@ -19,7 +19,7 @@ _ATTRIBUTE = "_ngvi_coordinate"
 
 @dataclasses.dataclass(frozen=True)
 class Coordinate:
-    """What a parameter tensor is.
+    """Description of a parameter tensor.
 
     :param family: the specification of the family.
     :param owner: the full name of the posterior whose coordinate the tensor is.
@@ -42,7 +42,7 @@ def mark(tensor: Tensor, coordinate: Coordinate) -> None:
 
 
 def coordinate_of(tensor: Tensor) -> Coordinate | None:
-    """What :func:`mark` said of ``tensor``, if anything."""
+    """Return what :func:`mark` said of ``tensor``, if anything."""
     return getattr(tensor, _ATTRIBUTE, None)
 
 
@@ -59,7 +59,7 @@ def split(tensors: Iterable[Tensor]) -> tuple[dict[str, Tensor], list[Tensor]]:
 
 
 def families_in(tensors: Iterable[Tensor]) -> list[Family]:
-    """The families whose coordinates ``tensors`` are, by the names of their owners.
+    """Return the families whose coordinates ``tensors`` are, by the names of their owners.
 
     :raises ValueError: if a family is incomplete.
     """

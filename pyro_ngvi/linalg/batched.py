@@ -16,7 +16,7 @@ FEW_ENTRIES = 16
 
 
 class Batched(shared.Batched):
-    """What torch does in its own way."""
+    """Operations of torch on batches of small matrices."""
 
     def tensordot(self, left: Tensor, right: Tensor, axes: Any) -> Tensor:
         return torch.tensordot(left, right, axes)

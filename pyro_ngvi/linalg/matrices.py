@@ -14,7 +14,7 @@ from pyro_ngvi.host import likely, on_device
 
 
 class Matrices(definite.Definite):
-    """What torch does in its own way. Where torch raises, a NaN is for the optimiser to skip."""
+    """Operations of torch; where torch raises, a NaN is for the optimiser to skip."""
 
     xp = torch
 

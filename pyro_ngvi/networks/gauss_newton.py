@@ -37,7 +37,9 @@ NUMBERS_AT_ONCE = 2**22
 @shared_doc(table.GaussNewton, table.Hessian)
 @dataclasses.dataclass(frozen=True)
 class GaussNewton(Hessian):
-    """:param bytes_per_draw: of the intermediate results of one draw.
+    """Curvature of the examples by their gradients, and of the rest by its Hessian.
+
+    :param bytes_per_draw: of the intermediate results of one draw.
     :param by_rows: whether gradients are those of runs of single examples.
     """
 
@@ -45,7 +47,7 @@ class GaussNewton(Hessian):
     by_rows: bool = False
 
     def prepared(self, plan: Plan, density: LogDensity) -> GaussNewton:
-        """The estimator for a model, after a look at its examples.
+        """Return the estimator for a model, after a look at its examples.
 
         :raises ValueError: if there are none; or if there are many of many latents, and they are
             not those of single rows.
@@ -70,13 +72,13 @@ class GaussNewton(Hessian):
         return dataclasses.replace(self, by_rows=by_rows)
 
     def parts(self, density: LogDensity, latents: Arrays) -> Parts:
-        """The log density by examples; its rest is differentiated twice."""
+        """Return the log density by examples; its rest is differentiated twice."""
         split = examples(density, latents)
         of_examples = (split.scale * split.log_likelihood).sum(-1)
         return Parts(of_examples, split.rest, (split, density, latents))
 
     def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
-        """The rest's Hessians minus the examples' squares."""
+        """Return the rest's Hessians minus the examples' squares."""
         split, density, latents = parts.examples
         rest = exact(products, q, is_rest=True)
         if not self.by_rows:
@@ -116,12 +118,12 @@ class KeptRows:
     rows: Tensor
 
     def plus(self, other: KeptRows) -> KeptRows:
-        """The total over the draws of both."""
+        """Return the total over the draws of both."""
         return KeptRows(self.rest + other.rest, torch.cat([self.rows, other.rows]))
 
 
 def minus_squares(rest: Curvature, gradients: Tensor, scale: Tensor, family: Family) -> Curvature:
-    """The Gauss-Newton estimate of the Hessian at each of ``K`` draws.
+    """Return the Gauss-Newton estimate of the Hessian at each of ``K`` draws.
 
     :param rest: exact Hessians of what is not an example.
     :param gradients: of the log likelihood of each example, shape ``(K, N, d)``.
@@ -144,7 +146,7 @@ def minus_squares(rest: Curvature, gradients: Tensor, scale: Tensor, family: Fam
 
 
 def _is_by_rows(density: LogDensity, latents: Arrays, expected: Tensor) -> bool:
-    """Whether single examples have the log likelihoods that they have together."""
+    """Return whether single examples have the log likelihoods that they have together."""
     at = {site: value[0] for site, value in latents.items()}
     function, rows = alone(density, len(expected))
     try:
@@ -160,7 +162,7 @@ def _is_by_rows(density: LogDensity, latents: Arrays, expected: Tensor) -> bool:
 def _gradients(
     density: LogDensity, latents: Arrays, site: str, scale: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The gradients of the examples at one draw for one site, a few at a time, and their scales."""
+    """Yield the examples' gradients at one draw for one site, and their scales, in parts."""
     function, rows = alone(density, len(scale))
 
     def log_likelihood(theta: Tensor, *row: Tensor) -> Tensor:
@@ -180,7 +182,7 @@ def _gradients(
 def example_gradients(
     log_likelihood: Tensor, theta: Tensor, *, bytes_per_product: float = 0.0
 ) -> Tensor:
-    """The gradient of each entry of ``log_likelihood``.
+    """Return the gradient of each entry of ``log_likelihood``.
 
     :param log_likelihood: of ``N`` examples at ``K`` draws, shape ``(K, N)``.
     :param theta: the draws, shape ``(K, d)``.
@@ -198,7 +200,7 @@ def example_gradients(
 
 
 def _rows(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
-    """One reverse pass for each example."""
+    """Return one reverse pass for each example."""
     rows, number = [], torch.arange(log_likelihood.shape[-1], device=theta.device)
     for some in number.split(at_once):
         vectors = (number == some[:, None]).to(theta)
@@ -207,7 +209,7 @@ def _rows(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
 
 
 def _columns(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
-    """One forward pass for each coordinate, as the transpose of a reverse pass."""
+    """Return one forward pass for each coordinate, as the transpose of a reverse pass."""
     weights = torch.zeros_like(log_likelihood, requires_grad=True)
     (linear,) = torch.autograd.grad(
         log_likelihood, theta, weights, create_graph=True, materialize_grads=True

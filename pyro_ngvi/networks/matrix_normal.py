@@ -30,7 +30,7 @@ class MatrixNormal(matrix_normal.MatrixNormal, Family):
         return self._once("mean", mean, lambda: super(MatrixNormal, self)._whitened_mean(direction))
 
     def _once(self, name: str, given: tuple[Tensor, ...], compute: Callable[[], Any]) -> Any:
-        """What is computed from these tensors, for the last ones that were given."""
+        """Return what is computed from these tensors, for the last ones that were given."""
         if torch.is_grad_enabled():  # a graph is not kept
             return compute()
         known = self.__dict__.setdefault("_known", {})

@@ -24,7 +24,7 @@ class AdaptiveAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step, on the gradients that the parameters have."""
+        """Return one step, on the gradients that the parameters have."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for param in self._params():
             if param.grad is not None:

@@ -1,4 +1,4 @@
-"""What the rules of :mod:`ngvi.optim` compute with: numbers are floats, families torch's."""
+"""Operations of torch for the rules of :mod:`ngvi.optim`: numbers are floats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyro_ngvi.host import Reads
 
 
 class Algebra(rule.Algebra):
-    """What rules compute with floats.
+    """Operations on floats.
 
     Numbers that a rule decides by are read, together, once for each decision. With numbers that
     stay on the device a step would have several times as many operations, and more launches of

@@ -29,7 +29,9 @@ class NagmOptimizer(JointOptimizer):
 
 @shared_doc(NagmRule, JointOptim)
 class Nagm(JointOptim):
-    """:param optim_args: ``lr`` (``alpha`` for means; a number, default 1e-2, or a schedule from
+    """The rule as an optimiser of Pyro.
+
+    :param optim_args: ``lr`` (``alpha`` for means; a number, default 1e-2, or a schedule from
     the number of steps taken). ``momentum`` (in [0, 1), default 0.9). ``max_norm``
     (the clipping threshold ``T``, in nats per unit of ``lambda``, default 5e5).
     ``scale_lr`` (``alpha`` for scales and Cholesky factors; by default ``lr``, ten times

@@ -23,7 +23,7 @@ from pyro_ngvi.optim.torch_optimizer import JointOptimizer
 class _Run(NamedTuple):
     """Tensors that one torch optimiser moves, of which no two have one name."""
 
-    tensors: dict[str, Tensor]  #: by the names of their coordinates
+    tensors: dict[str, Tensor]  #: Tensors by the names of their coordinates.
     joint: JointOptimizer
 
 
@@ -35,7 +35,7 @@ class _Parked:
         self.state = run.joint.joint_state()
 
     def living(self) -> dict[str, Tensor]:
-        """Those of its tensors that anybody else still has."""
+        """Return those of its tensors that anybody else still has."""
         found = {name: reference() for name, reference in self._references.items()}
         return {name: tensor for name, tensor in found.items() if tensor is not None}
 
@@ -76,7 +76,7 @@ class JointOptim(PyroOptim):
         self._parked: list[_Parked] = []
 
     def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
-        """One step, on the gradients that the parameters have.
+        """Return one step, on the gradients that the parameters have.
 
         :param params: unconstrained tensors, as ``SVI`` hands them over.
         :raises ValueError: if none of them is natural, or the first gradient is not finite.
@@ -132,7 +132,7 @@ class JointOptim(PyroOptim):
     # -- state ------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The state of all optimisers, for ``torch.save``.
+        """Return the state of all optimisers, for ``torch.save``.
 
         Of several runs of one optimiser whose parameters have the same names, it is that of the
         last step.
@@ -166,7 +166,7 @@ class JointOptim(PyroOptim):
     # -- internals --------------------------------------------------------------------
 
     def _bind(self, natural: dict[str, Tensor]) -> _Run:
-        """The run of these tensors, which goes on, takes them up or begins.
+        """Return the run of these tensors, which goes on, takes them up or begins.
 
         Tensors in the place of others of their names are another guide's, or the same one's after
         ``clear_param_store``: nothing is known of them, as in ``PyroOptim``.
@@ -193,7 +193,7 @@ class JointOptim(PyroOptim):
 
 
 def _at_rest(optim: PyroOptim) -> PyroOptim:
-    """A copy that holds no tensor of Pyro's store, and goes on from the state by their names."""
+    """Copy an optimiser without the tensors of Pyro's store; it goes on by their names."""
     state = {**optim._state_waiting_to_be_consumed, **optim.get_state()}
     other = copy.copy(optim)
     other.optim_objs, other.grad_clip, other._state_waiting_to_be_consumed = {}, {}, state

@@ -29,9 +29,9 @@ from pyro_ngvi.optim.algebra import Algebra, algebra
 class JointState(NamedTuple):
     """State of families that move together."""
 
-    count: int  # type: ignore[assignment]  #: steps taken
-    num_skipped: int  #: steps not taken, or taken back
-    rule: Any  #: state of the natural-gradient rule
+    count: int  # type: ignore[assignment]  #: Steps taken.
+    num_skipped: int  #: Steps not taken, or taken back.
+    rule: Any  #: State of the natural-gradient rule.
 
 
 class JointOptimizer(torch.optim.Optimizer):
@@ -98,7 +98,7 @@ class JointOptimizer(torch.optim.Optimizer):
         super().add_param_group({**param_group, "params": params})
 
     def _rule(self, on: Algebra = algebra) -> WithConjugate:
-        """The rule with the present options."""
+        """Return the rule with the present options."""
         group = self.param_groups[0]
         return with_conjugate(self.rule(on, *(group[name] for name in self.default_options)))
 
@@ -166,7 +166,7 @@ class JointOptimizer(torch.optim.Optimizer):
 
     @property
     def recovers(self) -> bool:
-        """Whether a step that leads to where nothing is finite is taken back."""
+        """Return whether a step that leads to where nothing is finite is taken back."""
         return self._rule().recovers
 
     @property
@@ -177,7 +177,7 @@ class JointOptimizer(torch.optim.Optimizer):
     # -- state ------------------------------------------------------------------------
 
     def joint_state(self) -> dict[tuple[str, ...], list]:
-        """What is remembered, numbers and tensors, by where they are in :attr:`states`."""
+        """Return what is remembered, numbers and tensors, by where they are in :attr:`states`."""
         saved: dict[tuple[str, ...], list] = {}
         for owners, state in self.states.items():
             leaves = saved[owners] = []
@@ -202,7 +202,7 @@ class JointOptimizer(torch.optim.Optimizer):
                 self.states[owners] = _restored(JointState(0, 0, first), leaves, owners)
 
     def state_dict(self) -> dict[str, Any]:
-        """As in ``torch.optim``, with the :meth:`joint_state`."""
+        """Return the state as in ``torch.optim``, with the :meth:`joint_state`."""
         return {**super().state_dict(), "joint": self.joint_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -218,12 +218,12 @@ class JointOptimizer(torch.optim.Optimizer):
 
 
 def _extremes(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Of each tensor two numbers, which are not finite if one of its entries is not."""
+    """Return two numbers of each tensor, not finite if one of its entries is not."""
     return [torch.stack(torch.aminmax(tensor)) for tensor in tensors if tensor.numel()]
 
 
 def _finite(extremes: list[Tensor]) -> Tensor:
-    """Whether all of them are finite, on the device of the first."""
+    """Return whether all of them are finite, on the device of the first."""
     return torch.stack([each.to(extremes[0]) for each in extremes]).isfinite().all()
 
 
@@ -240,7 +240,7 @@ def _copy(new: Families, families: Families) -> None:
 
 
 def _restored(like: JointState, leaves: list, owners: tuple[str, ...]) -> JointState:
-    """A state of the same structure with the numbers of a saved one.
+    """Return a state of the same structure with the numbers of a saved one.
 
     :raises ValueError: if a tensor has another shape, or if there are more or fewer leaves.
     """
@@ -265,7 +265,7 @@ def _restored(like: JointState, leaves: list, owners: tuple[str, ...]) -> JointS
 
 
 def _mapped(function: Callable[[Any], Any], state: Any) -> Any:
-    """A state with a function of each leaf in its place."""
+    """Return a state with a function of each leaf in its place."""
     if isinstance(state, list):
         return [family.map(function) for family in state]
     if isinstance(state, tuple):

@@ -30,7 +30,9 @@ class VONOptimizer(BLROptimizer):
 
 @shared_doc(von, BLR)
 class VON(BLR):
-    """:param optim_args: ``lr`` (``beta_t``, of mean and precision, in (0, 1], default 0.1, or a
+    """The rule as an optimiser of Pyro.
+
+    :param optim_args: ``lr`` (``beta_t``, of mean and precision, in (0, 1], default 0.1, or a
     schedule).
     """
 
@@ -47,7 +49,7 @@ class VOGNOptimizer(BLROptimizer):
 
 @shared_doc(vogn, RATES, BLR)
 class VOGN(BLR):
-    """Of a network the model is larger, and the lines are the same.
+    """Write the same lines for a network, whose model is larger.
 
     >>> from pyro_ngvi.optim import VOGN
     >>> guide = NaturalGaussianGuide(model, "diagonal")
@@ -70,7 +72,7 @@ class IVONOptimizer(VOGNOptimizer):
 
 @shared_doc(ivon, RATES, BLR)
 class IVON(BLR):
-    """Of a network the model is larger, and the lines are the same.
+    """Write the same lines for a network, whose model is larger.
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
     >>> svi = SVI(model, guide, IVON({"lr": 0.1}), NaturalELBO(1, "stein"))

@@ -19,8 +19,8 @@ Schedule = Callable[[jax.Array], jax.Array]
 class IvonState(NamedTuple):
     """State of IVON and VOGN; of half-precision weights in float32."""
 
-    count: jax.Array  # type: ignore[assignment]  #: steps taken
-    num_skipped: jax.Array  #: steps not taken because something was not finite
+    count: jax.Array  # type: ignore[assignment]  #: Steps taken.
+    num_skipped: jax.Array  #: Steps not taken because something was not finite.
     momentum: Any  #: ``g``, a pytree like the weights
     hess: Any  #: ``h``
 
@@ -28,8 +28,8 @@ class IvonState(NamedTuple):
 class SlangState(NamedTuple):
     """State of SLANG, that of VOGN and the factor."""
 
-    count: jax.Array  # type: ignore[assignment]  #: steps taken
-    num_skipped: jax.Array  #: steps not taken because something was not finite
+    count: jax.Array  # type: ignore[assignment]  #: Steps taken.
+    num_skipped: jax.Array  #: Steps not taken because something was not finite.
     momentum: Any  #: ``g``, a pytree like the weights
     hess: Any  #: ``h``
     factor: Any  #: ``U``, a pytree whose leaves have an axis of the rank before those of a weight
@@ -53,7 +53,7 @@ def transformation(
     loop: type[Loop] | None = None,
     **options: Any,
 ) -> IvonTransformation:
-    """The functions of a rule with these options.
+    """Return the functions of a rule with these options.
 
     :param loop: what makes its steps.
     """
@@ -73,7 +73,7 @@ class Loop(NamedTuple):
 
     equations: IvonEquations
     step_size: float | Schedule
-    hess_init: Any  #: a pytree; None for the equations' number
+    hess_init: Any  #: A pytree; None for the equations' number.
     axis_name: Any
 
     def init(self, params: Any) -> IvonState | SlangState:
@@ -132,7 +132,7 @@ class Loop(NamedTuple):
     def moved(
         self, gradients: Any, state: Any, params: Any, sample: Any, alpha: Any
     ) -> tuple[Any, Any]:
-        """The updates of the mean, and the state after a step."""
+        """Return the updates of the mean, and the state after a step."""
         rule, count = self.equations, state.count + 1
 
         def moved(
@@ -186,13 +186,15 @@ def _like(hess_init: Any, params: Any) -> Any:
 
 
 def is_masked(node: Any) -> bool:
-    """Whether ``optax.masked`` leaves something out there."""
+    """Return whether ``optax.masked`` leaves something out there."""
     return isinstance(node, optax.MaskedNode)
 
 
 def aligned(tree: Any, like: Any) -> Any:
-    """A tree as another one has its leaves: without those that ``optax.masked`` or
-    ``multi_transform`` leave out, and in the containers of the other, such as flax's.
+    """Give a tree the structure of another one.
+
+    Leaves that ``optax.masked`` or ``multi_transform`` leave out go, and containers are those of
+    the other, such as flax's.
     """
     if jax.tree.structure(tree) == jax.tree.structure(like):  # type: ignore[operator]
         return tree
@@ -213,12 +215,12 @@ def aligned(tree: Any, like: Any) -> Any:
 
 
 def state_dtype(weight: Any) -> Any:
-    """Of what is remembered of a weight: float32 at least."""
+    """Return the dtype of a weight's state: float32 at least."""
     return jnp.promote_types(weight.dtype, jnp.float32)
 
 
 def own_state(state: Any) -> Any:
-    """The state of the rule, in that of whatever is around it.
+    """Return the state of the rule, in that of whatever is around it.
 
     :raises ValueError: if there is none.
     """

@@ -33,7 +33,7 @@ def ivon(
     rescale_lr: bool = DEFAULTS["rescale_lr"],
     axis_name: Any = None,
 ) -> IvonTransformation:
-    """An optax transformation, for a loop that is compiled and scanned as usual.
+    """Return an optax transformation, for a loop that is compiled and scanned as usual.
 
     In the loop::
 
@@ -79,7 +79,7 @@ def vogn(
     rescale_lr: bool = VOGN_DEFAULTS["rescale_lr"],
     axis_name: Any = None,
 ) -> IvonTransformation:
-    """An optax transformation, for a loop that is compiled and scanned as usual.
+    """Return an optax transformation, for a loop that is compiled and scanned as usual.
 
     In the loop, with the loss of one example::
 
@@ -105,7 +105,7 @@ def vogn(
 
 @shared_doc(InitialHess)
 def initial_hess(gradients: Iterable[Any], floor: float = InitialHess().floor) -> Any:
-    """It is an argument of :func:`ivon`.
+    """Measure ``hess_init`` of :func:`ivon`.
 
     As in::
 

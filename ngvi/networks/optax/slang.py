@@ -44,7 +44,7 @@ def slang(
     rank: int = SLANG_DEFAULTS["rank"],
     axis_name: Any = None,
 ) -> IvonTransformation:
-    """An optax transformation, for a loop that is compiled and scanned as usual.
+    """Return an optax transformation, for a loop that is compiled and scanned as usual.
 
     The loop is that of :func:`vogn`, with the loss of one example::
 
@@ -59,7 +59,7 @@ def slang(
 
 
 class _Matrices(Definite):
-    """What a precision of low rank needs of JAX."""
+    """Operations of JAX for a precision of low rank."""
 
     xp = jnp
 
@@ -132,7 +132,7 @@ class SlangLoop(Loop):
     def moved(
         self, gradients: Any, state: Any, params: Any, sample: Any, alpha: Any
     ) -> tuple[Any, Any]:
-        """The updates of the mean, and the state after a step."""
+        """Return the updates of the mean, and the state after a step."""
         rule, count = self.equations, state.count + 1
         means, tree = jax.tree.flatten(params)
         parts = (jax.tree.leaves(part) for part in (state.hess, state.momentum, state.factor))

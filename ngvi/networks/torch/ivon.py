@@ -73,7 +73,7 @@ class IVON(SampledOptimizer):
 def initial_hess(
     params: Iterable[Tensor], losses: Iterable[Tensor], floor: float = InitialHess().floor
 ) -> dict[Tensor, Tensor]:
-    """It is an argument of :class:`IVON`.
+    """Measure ``hess_init`` of :class:`IVON`.
 
     As in::
 

@@ -1,4 +1,4 @@
-"""What the rules share in torch: samples, steps and their state."""
+"""Common parts of the optimisers of torch: samples, steps and their state."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class SampledOptimizer(torch.optim.Optimizer):
     :raises ValueError: for an option outside its range, naming it.
     """
 
-    equations: ClassVar[type[IvonEquations]]  #: the rule
+    equations: ClassVar[type[IvonEquations]]  #: The rule.
     sync: bool = False
-    _is_open: bool = False  #: whether the parameters are a sample now
-    _is_for_step: bool = False  #: whether the last sample's gradients are for a step
+    _is_open: bool = False  #: Whether the parameters are a sample now.
+    _is_for_step: bool = False  #: Whether the last sample's gradients are for a step.
     #: The last sample since the last step: its weights, for each of these the noise and gradients,
     #: and the gradients' versions then.
     _last: Any = None
     #: Sums over the samples before it, for each weights of gradients and products with the noise.
     _sums: Any = None
     _num_samples: int = 0
-    _known: Any = ((), ())  #: the weights, and of which tensors they are
-    _is_changed: bool = False  #: whether gradients were changed after their sample was left
+    _known: Any = ((), ())  #: The weights, and their tensors.
+    _is_changed: bool = False  #: Whether gradients were changed after their sample was left.
 
     def __init__(self, given: dict[str, Any]) -> None:
         """:param given: the arguments of the subclass, by name."""
@@ -136,7 +136,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         self._last = weights, works, gradients, _versions(gradients)
 
     def _weights(self) -> list[TrainedWeights]:
-        """What is trained now, as vectors, of which the state has views."""
+        """Return what is trained now, as vectors, of which the state has views."""
         groups = [(group, trained(group["params"])) for group in self.param_groups]
         for group, params in groups:
             new = [param for param in params if not self.state[param]]
@@ -158,7 +158,7 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _move_to_sample(self, weights: list[TrainedWeights], works: list[Vector]) -> None:
-        """The means of all parameters are in the vectors, and the parameters are a sample then."""
+        """Copy the means of all parameters into vectors, and replace them by a sample."""
         for of in weights:
             of.spare.all.normal_()
         self._scale(weights)
@@ -168,7 +168,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         self._is_open = True
 
     def _scale(self, weights: list[TrainedWeights]) -> None:
-        """Standard normal numbers, which are in ``spare``, become the posterior's deviations."""
+        """Scale the standard normal numbers in ``spare`` to the posterior's deviations."""
         for of in weights:
             equations = self._equations_of(of.group)
             for noise, hess in of.parts(of.spare.all, of.state["hess"].all):
@@ -178,7 +178,7 @@ class SampledOptimizer(torch.optim.Optimizer):
     def _move_back(
         self, weights: list[TrainedWeights], works: list[Vector], keep_noise: bool
     ) -> None:
-        """The noise ``theta - m``, in place of the means, if it is to be kept."""
+        """Return the noise ``theta - m``, in place of the means, if it is to be kept."""
         self._is_open = False
         for of, work in zip(weights, works, strict=True):
             sample = of.spare.read(of.params) if keep_noise else of.spare
@@ -219,18 +219,18 @@ class SampledOptimizer(torch.optim.Optimizer):
         self._is_changed, self._last = is_changed, None
 
     def _to_curvature(self, of: TrainedWeights, noise: Vector, gradients: Tensors) -> None:
-        """What the equations make a curvature of, in place of a sample's noise."""
+        """Return what the equations make a curvature of, in place of a sample's noise."""
         raise NotImplementedError
 
     def _begin_sample(self) -> None:
-        """Before a sample whose gradients are for a step."""
+        """Prepare a sample whose gradients are for a step."""
 
     def _has_gradients(self, params: Tensors) -> bool:
-        """Whether all that a step needs was taken at the sample."""
+        """Return whether all that a step needs was taken at the sample."""
         return any(param.grad is not None for param in params)
 
     def _no_gradient(self) -> str:
-        """What is said where no gradient was taken at a sample."""
+        """Return what is said where no gradient was taken at a sample."""
         return (
             "No gradient was taken inside of sampled_params(train=True): call loss.backward() "
             "there, or sampled_params() for a prediction."
@@ -244,7 +244,7 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step, on the gradients taken inside of ``sampled_params(train=True)``.
+        """Return one step, on the gradients taken inside of ``sampled_params(train=True)``.
 
         :param closure: evaluates the loss and calls ``backward``; it is called with a sample.
         :return: the closure's loss.
@@ -295,7 +295,7 @@ class SampledOptimizer(torch.optim.Optimizer):
             means.write(of.params)
 
     def _can_be_taken(self, products: Tensors) -> bool:
-        """Whether what the curvature is made of, and so the gradients, stay finite in a step."""
+        """Return whether gradients and curvature stay finite in a step."""
         sizes = [largest_of(product) for product in products if product.numel()]
         largest = (
             sizes[0] if len(sizes) == 1 else torch.stack([n.to(sizes[0]) for n in sizes]).max()
@@ -353,7 +353,7 @@ class SampledOptimizer(torch.optim.Optimizer):
 
 
 def trained(params: Iterable[Tensor]) -> Tensors:
-    """Those that are not frozen."""
+    """Return those that are not frozen."""
     return [param for param in params if param.requires_grad]
 
 

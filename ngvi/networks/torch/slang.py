@@ -25,7 +25,7 @@ SHARED = ("ess", "beta2", "rank")
 
 
 class _Matrices(Definite):
-    """What a precision of low rank needs of torch."""
+    """Operations of torch for a precision of low rank."""
 
     xp = torch
 
@@ -92,8 +92,8 @@ class SLANG(VOGN):
     """
 
     equations = SlangEquations
-    _rows: Any = ()  #: gradients by example of each sample since the last step
-    _fresh: Any = ()  #: of the last sample, by calls of ``backward``
+    _rows: Any = ()  #: Gradients by example of each sample since the last step.
+    _fresh: Any = ()  #: Gradients of the last sample, by calls of ``backward``.
     _known_factor: Any = (None, None)  #: ``U``, and of which weights it is
 
     def __init__(

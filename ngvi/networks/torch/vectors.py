@@ -59,7 +59,7 @@ class TrainedWeights:
         self.work, self.spare = self.vector(), self.vector()
 
     def vector(self, to: Tensor | None = None) -> Vector:
-        """A new one with a view for each parameter."""
+        """Return a new one with a view for each parameter."""
         return Vector(self.params, next(iter(self.state.values())).all if to is None else to)
 
     def parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -79,7 +79,7 @@ def alike(tensors: list[Tensor], by: list[Tensor]) -> list[list[Tensor]]:
 
 
 def parameters_of(params: Any) -> Any:
-    """What an optimiser is given, if it is no network.
+    """Return what an optimiser is given, if it is no network.
 
     :raises TypeError: for one, with what to write.
     """
@@ -92,7 +92,7 @@ def parameters_of(params: Any) -> Any:
 
 
 def largest_of(tensor: Tensor) -> Tensor:
-    """The largest absolute value; NaN if there is one."""
+    """Return the largest absolute value; NaN if there is one."""
     if tensor.device.type != "cpu":
         return torch.linalg.vector_norm(tensor, torch.inf)
     least, most = torch.aminmax(tensor)  # a twentieth of the time
@@ -100,5 +100,5 @@ def largest_of(tensor: Tensor) -> Tensor:
 
 
 def state_dtype(weight: Tensor) -> torch.dtype:
-    """Of what is remembered of a weight: float32 at least."""
+    """Return the dtype of a weight's state: float32 at least."""
     return torch.promote_types(weight.dtype, torch.float32)

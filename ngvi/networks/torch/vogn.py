@@ -35,7 +35,7 @@ class VOGN(SampledOptimizer):
     """
 
     equations = VognEquations
-    _squares: Any = None  #: of this sample, by parameter
+    _squares: Any = None  #: Mean squares of this sample, by parameter.
     _num_examples: int = 0
 
     def __init__(
@@ -111,7 +111,7 @@ def example_gradients(
     *targets: Tensor,
     randomness: str = "different",
 ) -> dict[Tensor, Tensor]:
-    """The gradient of each example's loss, by ``torch.func``, for :meth:`VOGN.backward`.
+    """Return the gradient of each example's loss, by ``torch.func``, for :meth:`VOGN.backward`.
 
     The network is called with one example at a time, in a batch of one.
 
