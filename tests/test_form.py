@@ -87,6 +87,7 @@ CONSTANTS = {
     "ngvi.inference.nuts.ACCEPT_PROB": "of Stan",
     "ngvi.inference.nuts.DIVERGENT_PART": "of a verdict",
     "ngvi.inference.nuts.ENERGY_INFORMATION": "threshold of Betancourt (2016)",
+    "ngvi.inference.nuts.ERROR_OF_STDDEV": "of a verdict",
     "ngvi.inference.nuts.FAR_BELOW": "nats that are no part of a posterior",
     "ngvi.inference.nuts.GOOD_STDDEVS": "where a metric is good enough",
     "ngvi.inference.nuts.LARGEST_R_HAT": "of a verdict (Vehtari et al., 2021)",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -138,13 +137,11 @@ def account(
     outcome: Outcome,
     problem: Problem,
     request: Request,
-    start_time: float,
     error: Exception | str | None = None,
     parts: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """Return a result's account of its fit, by field; warn if it has not converged.
 
-    :param start_time: of the fit, by ``time.perf_counter()``.
     :param error: why the model has no start, if it has none.
     :param parts: the ``NaturalGaussianGuide`` in the guide.
     """
@@ -170,7 +167,7 @@ def account(
         "verdict": outcome.verdict,
         "reason": reason,
         "cost": dataclasses.replace(problem.objective.cost),
-        "seconds": time.perf_counter() - start_time,
+        "seconds": request.seconds,
     }
 
 

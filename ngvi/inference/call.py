@@ -237,7 +237,6 @@ class FitCall:
                 outcome,
                 problem,
                 self.request,
-                self.request.started,
                 ready.error or self._why_no_start(outcome),
                 self.gaussians(ready.guide),
             ),

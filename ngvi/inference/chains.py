@@ -43,6 +43,17 @@ def effective_draws(draws: np.ndarray) -> np.ndarray:
     return _by_variable("ess", draws)
 
 
+def error_of_stddevs(draws: np.ndarray) -> np.ndarray:
+    """Return the standard error of each standard deviation, relative to it; zero for a constant.
+
+    :param draws: shape ``(chains, draws, d)``.
+    :return: shape ``(d,)``.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = _by_variable("mcse", draws, method="sd") / draws.std((0, 1))
+    return np.where(np.isnan(errors), 0.0, errors)
+
+
 def energy_information(energy: np.ndarray) -> float:
     """Return E-BFMI of the worst chain: how much of the energy's variance a transition changes.
 
@@ -51,9 +62,9 @@ def energy_information(energy: np.ndarray) -> float:
     return float(np.min(import_arviz().bfmi(energy)))
 
 
-def _by_variable(name: str, draws: np.ndarray) -> np.ndarray:
+def _by_variable(name: str, draws: np.ndarray, **options: str) -> np.ndarray:
     from xarray import Dataset
 
     data = Dataset({"z": (("chain", "draw", "d"), draws)})
     with np.errstate(divide="ignore", invalid="ignore"):
-        return getattr(import_arviz(), name)(data)["z"].to_numpy()
+        return getattr(import_arviz(), name)(data, **options)["z"].to_numpy()

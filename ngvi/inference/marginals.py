@@ -47,17 +47,14 @@ class Marginals(Sequence):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        errors = (0.0 if e is None else float(e[index]) for e in self._errors)
+        pair = self.shift_error, self.ratio_error
+        errors = (0.0 if e is None else float(e[index]) for e in pair)
         return Marginal(
             name_of(index, self.sites),
             float(self.shift[index]),
             float(self.scale_ratio[index]),
             *errors,
         )
-
-    @property
-    def _errors(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        return self.shift_error, self.ratio_error
 
 
 def weighted_marginals(

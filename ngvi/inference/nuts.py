@@ -23,6 +23,7 @@ from ngvi.errors import check_count, check_flag, is_number
 from ngvi.inference.chains import (
     effective_draws,
     energy_information,
+    error_of_stddevs,
     r_hat,
 )
 from ngvi.inference.estimate import State
@@ -51,6 +52,8 @@ DIVERGENT_PART = 2e-3
 LARGEST_R_HAT = 1.03
 #: Smallest E-BFMI of a chain (Betancourt, 2016).
 ENERGY_INFORMATION = 0.3
+#: Largest relative standard error of a standard deviation: twice as much is a tenth of it.
+ERROR_OF_STDDEV = 0.05
 #: For a model without a density of all data.
 WAY_OUT = (
     "Let the model see all rows, as one without subsample_size= or batches=, and go on with "
@@ -298,6 +301,14 @@ def _faults(chains: Chains, plan: NutsPlan, worst: float, least: float, energy: 
             f"there are {least:,.0f} effective draws of the slowest latent, too few for an "
             f"interval: take num_samples={more:,}"
         )
+    else:
+        errors = error_of_stddevs(_flat(chains.draws))
+        if (error := float(errors.max())) > ERROR_OF_STDDEV:
+            more = _more(chains.diverging.shape[1] * (error / ERROR_OF_STDDEV) ** 2)
+            faults.append(
+                f"the standard deviation of {_labels(chains.draws)[int(errors.argmax())]} has an "
+                f"error of {100 * error:.0f} %, as a heavy tail's: take num_samples={more:,}"
+            )
     if not energy >= ENERGY_INFORMATION:
         faults.append(
             f"the energy changes too slowly (E-BFMI {energy:.2f}), as in a funnel or a heavy tail: "

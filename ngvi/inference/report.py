@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import io
 import math
 import textwrap
 from typing import Any
@@ -65,8 +63,7 @@ def report(result: Any, complete: bool) -> str:
     lines = [f"FitResult: {state} after {count} {steps}, {result.seconds:.1f} s"]
 
     def add(name: str, *values: str) -> None:
-        wrap = functools.partial(textwrap.wrap, width=OF_WORDS, break_on_hyphens=False)
-        parts = [part for value in values for part in wrap(value)]
+        parts = [p for v in values for p in textwrap.wrap(v, OF_WORDS, break_on_hyphens=False)]
         lines.extend(
             f"  {label:<{WIDTH}}{part}"
             for label, part in zip([name] + [""] * (len(parts) - 1), parts, strict=True)
@@ -167,7 +164,7 @@ def plot(result: Any) -> Any:
             "result.plot needs matplotlib: pip install matplotlib", name=error.name
         ) from error
     figure = pyplot.figure(figsize=(10.5, 7.2), layout="constrained")
-    vars(figure)["_ipython_display_"] = functools.partial(_show_once, figure)
+    pyplot.close(figure)  # a notebook shows the value of a cell, and not once more at its end
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2.6), width_ratios=(3, 2))
     left = grid[:, 0].subgridspec(2, 1, height_ratios=(2.4, 1), hspace=0.02)
     bound = figure.add_subplot(left[0])
@@ -182,21 +179,6 @@ def plot(result: Any) -> Any:
     dim = f"{result.dim:,}"
     figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {len(result.trace)} steps")
     return figure
-
-
-def _show_once(figure: Any) -> None:
-    """Show a figure that is the value of a notebook's cell, once.
-
-    At the end of the cell its backend draws what is open in pyplot, and this would be the second.
-    """
-    from matplotlib import pyplot
-
-    if not pyplot.fignum_exists(figure.number):
-        from IPython.display import Image, display
-
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png")
-        display(Image(picture.getvalue()))
 
 
 def _plot_bound(ax: Any, trace: Trace, bound: float, error: float) -> None:

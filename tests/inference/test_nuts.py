@@ -109,7 +109,9 @@ def test_each_fault_says_what_to_do(rng):
     diverging[0, :9] = True
     apart = draws + np.array([0, 0, 5.0, 5.0])[:, None, None]
     walk = rng.standard_normal((4, 500)).cumsum(1)
+    heavy = np.random.default_rng(0).standard_t(2.5, (4, 500, 1))
     cases = [
+        ({"draws": heavy}, r"deviation of x\[0\] has an error of \d+ %.*num_samples="),
         ({"draws": draws, "diverging": diverging}, r"9 of 2000.*target_accept_prob=0\.95"),
         ({"draws": apart}, r"do not agree.*num_warmup"),
         ({"draws": apart, "optimum": (0, 0, 1, 1)}, r"several optima.*num_chains"),
