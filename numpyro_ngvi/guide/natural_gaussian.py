@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -86,8 +86,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     _init_locs: dict[str, jax.Array]
     #: The findings about the same model that guides of one fit share while they are set up.
     _of_fit: dict | None = None
-    _normal, _structured, _dist = NaturalNormal, StructuredNormal, dist
-    _minibatch_type = Minibatch
+    _normal, _structured, _minibatch_type = NaturalNormal, StructuredNormal, Minibatch
+    _dist: ClassVar[Any] = dist
     _calling_elbo = staticmethod(calling_elbo)
     _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
     _subsampled_latents = staticmethod(subsampled_latents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyro
@@ -73,8 +73,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     """
 
     _registry = REGISTRY
-    _normal, _structured, _dist = NaturalNormal, StructuredNormal, dist
-    _minibatch_type = Minibatch
+    _normal, _structured, _minibatch_type = NaturalNormal, StructuredNormal, Minibatch
+    _dist: ClassVar[Any] = dist
     _calling_elbo = staticmethod(calling_elbo)
     _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
     _subsampled_latents = staticmethod(subsampled_latents)
