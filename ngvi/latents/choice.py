@@ -18,10 +18,9 @@ ALIASES = {"full": "covariance_cholesky"}
 class FamilyLimits(NamedTuple):
     """Largest sizes for ``family="auto"``; every number counts latents but the last."""
 
-    #: A dense covariance: 500,000 parameters, which fit the processor's caches.
+    #: A dense covariance: 500,000 parameters, which fit the processor's caches. It is twice as many
+    #: where quadrature gives the expected log density, without draws.
     dense: int = 1000
-    #: A dense covariance where quadrature gives the expected log density, without draws.
-    dense_by_quadrature: int = 2000
     #: A dense covariance where the model has locals: beyond it the sparse family is faster.
     dense_with_locals: int = 200
     #: A local and its ancestors, as a part of all latents, for the sparse family to be worth it.
@@ -63,11 +62,12 @@ class Registry:
     """The families of a package by name.
 
     :param package: its ``families``, of whose public names they are.
-    :param limits: of ``"auto"``.
+    :ivar limits: of ``"auto"``.
     """
 
-    def __init__(self, package: ModuleType, limits: FamilyLimits | None = None) -> None:
-        self.limits = limits or FamilyLimits()
+    limits = FamilyLimits()
+
+    def __init__(self, package: ModuleType) -> None:
         self.base, self.families = package.Family, Families(package)
 
     def requested(self, family: Any) -> Choice | None:
@@ -121,8 +121,8 @@ class Registry:
             return self._choice(
                 "sparse_precision", f"{start}, and it has locals", structure=structure
             )
-        if dim <= limits.dense_by_quadrature and layout.is_sum_of_terms():
-            most = f"dense up to {limits.dense_by_quadrature} where quadrature can be taken"
+        if dim <= 2 * limits.dense and layout.is_sum_of_terms():
+            most = f"dense up to {2 * limits.dense} where quadrature can be taken"
             return self._choice("covariance_cholesky", f"auto: {dim} latents, {most}")
         start = f"{start}, not sparse ({obstacle})"
         if dim <= limits.low_rank:

@@ -39,14 +39,6 @@ from typing import Any, NamedTuple
 from ngvi.linalg.matrices import Array, Matrices, times
 
 
-class Spectrum(NamedTuple):
-    """Eigenvalues and eigenvectors of a symmetric matrix, and how large its numbers are."""
-
-    values: Array  #: Shape ``(..., k)``.
-    vectors: Array  #: Shape ``(..., k, k)``.
-    size: Array  #: Shape ``(..., 1)``.
-
-
 class Definite(Matrices):
     """The roots of ``M``."""
 
@@ -64,7 +56,9 @@ class Definite(Matrices):
         if is_definite:
             return factor
         definite = self.likely(self._has_root(factor, change))
-        return self.cond(definite, lambda: factor, lambda: self._corrected_root(change, 0.5))
+        return self.cond(
+            definite, lambda: factor, lambda: self._root_of(*self._eigen(change)[:2], 0.5)
+        )
 
     def covariance_root(self, change: Array, is_definite: bool = False) -> tuple[Array, Array]:
         """Return the lower ``R`` with ``R R^T = M^-1``, its diagonal positive, and ``R^-1``.
@@ -79,7 +73,9 @@ class Definite(Matrices):
             return self.definite_covariance_roots([change])[0]
         factor = self._inverse_root(change, self.cholesky)
         definite = self.likely(self._has_root(factor, change))
-        known = self.cond(definite, lambda: factor, lambda: self._corrected_root(change, -0.5))
+        known = self.cond(
+            definite, lambda: factor, lambda: self._root_of(*self._eigen(change)[:2], -0.5)
+        )
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
         return self.select(definite, other, known), self.select(definite, known, other)
 
@@ -171,31 +167,17 @@ class Definite(Matrices):
     def _has_root(self, factor: Array, change: Array) -> Array:
         return self.is_definite(self.diagonals(factor), self.diagonals(change))
 
-    def _corrected_root(self, change: Array, power: float) -> Array:
-        values, vectors, _ = self._eigen(change, 0.0)
-        return self._root_of(values, vectors, power)
-
-    def _eigen(self, change: Array, floor: float) -> tuple[Array, Array, Array]:
+    def _eigen(self, change: Array, floor: float = 0.0) -> tuple[Array, Array, Array]:
         """Eigenvalues of ``M``, corrected, its eigenvectors, and which are not corrected."""
-        spectrum = self.spectrum(change)
-        values = self.positive(spectrum.values, spectrum.size, floor)
-        return values, spectrum.vectors, values == 1.0 + spectrum.values
-
-    def spectrum(self, matrix: Array) -> Spectrum:
-        """Decompose symmetric matrices ``(..., k, k)`` with numbers of any size."""
-        size = _size(self.xp, matrix)
-        values, vectors = self.eigh(matrix / size)
-        return Spectrum(values * size[..., 0], vectors, size[..., 0])
+        size = _size(self.xp, change)
+        plain, vectors = self.eigh(change / size)
+        plain, size = plain * size[..., 0], size[..., 0]
+        values = self.positive(plain, size, floor)
+        return values, vectors, values == 1.0 + plain
 
     def _root_of(self, values: Array, vectors: Array, power: float) -> Array:
         """Return the lower triangular ``R`` with ``R R^T = M^(2 power)``, from the eigenvectors."""
-        return self.lower_root(vectors * values[..., None, :] ** power)
-
-    def lower_root(self, root: Array) -> Array:
-        """Return the lower triangular ``R`` with ``R R^T = W W^T``, its diagonal positive.
-
-        :param root: ``W``, shape ``(..., k, k)``.
-        """
+        root = vectors * values[..., None, :] ** power
         upper = self.upper_factor(root.mT)
         diagonal = self.diagonals(upper)
         lower = self.xp.where(diagonal[..., None] < 0, -upper, upper).mT
