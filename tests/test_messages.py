@@ -183,7 +183,7 @@ MISTAKES = {
     "fit(ppl, reparametrize='always')": "reparametrize must be 'auto', True or False, got 'always'",
     "fit(ppl, reparametrize=True, family='diagonal')": "True is ignored beside family=",
     "fit(ppl, init_loc_fn=0.0)": "init_loc_fn must be .*init_to_value",
-    "fit(ppl, create_plates=3)": r"create_plates= of the guide: write guide=",
+    "fit(ppl, create_plates=3)": r"There is guide=NaturalGaussianGuide",
     "traced(ppl)": "fit decides on numbers.*outside",
     "ppl.fit(None)": "model must be a function.*got None",
     "ppl.fit(ppl.dist.Normal(ppl.array(0.0), 1.0))": (
@@ -203,7 +203,7 @@ MISTAKES = {
     "fit(ppl, init_loc_fn=ppl.start_at(mu=np.nan))": "'mu' starts at .*nan.*init_loc_fn",
     "ppl.fit(observing(ppl, y, (5,)))": r"'y' has a value of shape \(3,\).*of shape \(5,\)",
     "ppl.optimiser('Snngm', step_size=np.inf)": "(step_size|lr) must be positive and finite",
-    "options_of_the_other_package(ppl)": "keyword arguments here|takes its options in a dictionary",
+    "options_of_the_other_package(ppl)": "got {'lr'|takes its options in a dictionary",
     "ppl.optimiser('Nagm', momentum='much')": r"momentum must be in \[0, 1\)",
     "ppl.elbo('NaturalELBO', num_particles='ten')": (
         "num_particles must be an integer of at least 1, got 'ten'"
@@ -319,7 +319,7 @@ MISTAKES = {
     "ppl.fit(explained(ppl, 'Gamma', [-1.0, -2.0, 3.0]))": (
         r"not in its support, .*, at 2 of 3 .* \[0\], -1"
     ),
-    "linear(ppl, np.array(['a', 'b', 'a']), y)": "argument 0 holds strings.*return_inverse=True",
+    "linear(ppl, np.array(['a', 'b', 'a']), y)": "argument 0 holds strings",
     "linear(ppl, np.array([1.0, None, 2.0], object), y)": "argument 0 holds objects",
     "linear(ppl, np.array(['2020-01-01'] * 3, 'datetime64[D]'), y)": "argument 0 holds dates",
     "linear(ppl, ppl.array([1.0, np.inf, 2.0]), y)": (
@@ -340,8 +340,6 @@ MISTAKES = {
     "result.nuts(target_accept_prob=1.5)": "target_accept_prob",
     "result.without([1, [2, 3]])": r"rows must be numbers of rows from 0 .*flatnonzero\(mas",
     "result.without(12)": "numbers of rows from 0 to 11",
-    "result.influence()['row']": "numbered by influence, from 0",
-    "result.influence().plot('all')": "num must be an integer of at least 1, got 'all'",
     "result.influence('row')": "There is no plate 'row'.*the plates are 'data'",
     "result.get_samples": r"no attribute 'get_samples': write result.sample\(1000\)",
     "result.bananas": "no attribute 'bananas'",

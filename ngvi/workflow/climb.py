@@ -28,11 +28,7 @@ def climb(target: Target, q: DenseGaussian, left: float | None = None) -> Steps 
 
 
 def climb_all(
-    target: Target,
-    q: DenseGaussian,
-    weights: np.ndarray,
-    left: float | None = None,
-    at: Expected | None = None,
+    target: Target, q: DenseGaussian, weights: np.ndarray, left: float | None = None
 ) -> list[Steps | None]:
     """Take natural-gradient steps, of the Bayesian learning rule, from one Gaussian to several.
 
@@ -44,27 +40,20 @@ def climb_all(
     :param weights: how many times each counts each element, shape ``(U, M)``.
     :param left: gain, in nats, at which the steps end; by default what the expectations are
         accurate to, or what is small.
-    :param at: expectations of all under ``q``, if they are known.
     """
     each = q.dim if target.predictors is not None else len(points(q.dim)[0])
     size = max(1, DEFAULTS.numbers_at_once // max(1, weights.shape[1] * each))
     found: list[Steps | None] = []
     for start in range(0, len(weights), size):
-        some = slice(start, start + size)
-        some_at = None if at is None else at.take(some)
-        found += _climb(target, q, weights[some], left, some_at)
+        found += _climb(target, q, weights[start : start + size], left)
     return found
 
 
 def _climb(
-    target: Target,
-    start: DenseGaussian,
-    weights: np.ndarray,
-    left: float | None,
-    at: Expected | None,
+    target: Target, start: DenseGaussian, weights: np.ndarray, left: float | None
 ) -> list[Steps | None]:
     q, (count, tries) = start.repeated(len(weights)), np.zeros((2, len(weights)), int)
-    at = target.under(start.repeated(len(weights)), weights) if at is None else at
+    at = target.under(start.repeated(len(weights)), weights)
     noise = 0.0 if target.predictors is not None else DEFAULTS.left_by_points
     left = max(DEFAULTS.left, noise) if left is None else left
     bound, gain = at.value + start.entropy(), _left(q, at)

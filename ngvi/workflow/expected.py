@@ -50,12 +50,12 @@ class Expected:
         rest = gradients - gradient[..., None, :] + steps @ curvature
         return cls(values @ weights, gradient, curvature), rest
 
-    def plus(self, other: Expected, times: float = 1.0) -> Expected:
+    def plus(self, other: Expected) -> Expected:
         """Return the sum."""
         return Expected(
-            self.value + times * other.value,
-            self.gradient + times * other.gradient,
-            self.curvature + times * other.curvature,
+            self.value + other.value,
+            self.gradient + other.gradient,
+            self.curvature + other.curvature,
         )
 
     def take(self, index: Any) -> Expected:

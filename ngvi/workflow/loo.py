@@ -19,7 +19,7 @@ from ngvi.inference.pareto import smoothed_weights
 from ngvi.inference.psis import EQUAL
 from ngvi.inference.weights_verdict import USABLE
 from ngvi.workflow.climb import Steps, climb_all
-from ngvi.workflow.expected import ElementSites, Expected, PredictorSites
+from ngvi.workflow.expected import ElementSites, PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target
@@ -70,7 +70,7 @@ def _single(target: Target, q: DenseGaussian, sites: PredictorSites, units: Unit
     means, covariances = cavity.means.copy(), cavity.covariances.copy()
     large = _to_refit(is_proper, leverage, cavity.shift)
     without = [np.array([element]) for element in large]
-    for element, steps in zip(large, _steps(target, q, sites, without), strict=True):
+    for element, steps in zip(large, _steps(target, q, without), strict=True):
         if steps is not None:
             own = predictors.of(element)
             means[:, element], spreads = (part[:, 0] for part in own.under(steps.q))
@@ -94,26 +94,15 @@ def _to_refit(is_proper: np.ndarray, leverage: np.ndarray, shift: np.ndarray) ->
     return ranked[large[ranked]][: DEFAULTS.max_refits]
 
 
-def _steps(
-    target: Target, q: DenseGaussian, sites: ElementSites, left_out: list[np.ndarray]
-) -> list[Steps | None]:
+def _steps(target: Target, q: DenseGaussian, left_out: list[np.ndarray]) -> list[Steps | None]:
     """Take natural-gradient steps without each of some units.
 
     :param left_out: the elements of each.
     """
-    if not left_out:
-        return []
     weights = np.repeat(target.weights[None], len(left_out), 0)
-    whole, rest = target.under(q, target.weights), []
     for own, elements in zip(weights, left_out, strict=True):
         own[elements] = 0.0
-        rest.append(whole.plus(sites.total(target.weights - own), -1.0))
-    at = Expected(
-        np.array([one.value for one in rest]),
-        np.array([one.gradient for one in rest]),
-        np.array([one.curvature for one in rest]),
-    )
-    return climb_all(target, q, weights, at=at)
+    return climb_all(target, q, weights)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -198,9 +187,8 @@ def _joint(target: Target, q: DenseGaussian, sites: ElementSites, units: Units) 
     is_proper = np.array([cavity is not None for cavity, _, _ in cavities])
     leverages, shifts = (np.array([one[k] for one in cavities]) for k in (1, 2))
     large = _to_refit(is_proper, leverages, shifts)
-    steps = dict(
-        zip(large, _steps(target, q, sites, [left_out[unit] for unit in large]), strict=True)
-    )
+    without = [left_out[unit] for unit in large]
+    steps = dict(zip(large, _steps(target, q, without), strict=True))
     for unit, elements in enumerate(left_out):
         cavity, left = cavities[unit][0], leverages[unit]
         how = IMPROPER if cavity is None else SUBTRACTION

@@ -105,6 +105,8 @@ def make_units(
     :param depends: which latents each element depends on, shape ``(M, d)``.
     :raises ValueError: for a plate that tells no elements apart.
     """
+    if not (plate is None or isinstance(plate, str)):
+        raise TypeError(f"plate must be the name of one plate, or None, got {plate!r}.")
     of_rows = [{p.name for p in site.plates} for site in rows.sites]
     latents = tuple(latents)
     if plate is None:
