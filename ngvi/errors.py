@@ -221,8 +221,8 @@ def check_create_plates(create_plates: Any) -> Any:
 
 # -- models ---------------------------------------------------------------------------
 
-#: Of the standard normal latent that ``fit`` gives to a model without continuous latents: nothing
-#: depends on it, so that the bound is the log likelihood of the model's own parameters.
+#: Name of the standard normal latent that ``fit`` gives to a model without continuous latents. As
+#: nothing depends on it, the bound is the log likelihood of the model's own parameters.
 NO_LATENTS = "_no_latents"
 
 

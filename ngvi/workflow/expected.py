@@ -81,11 +81,11 @@ class PredictorSites:
     """
 
     predictors: Predictors
-    means: np.ndarray  #: of the predictors, shape ``(P, M)``
+    means: np.ndarray  #: means of the predictors, shape ``(P, M)``
     spreads: np.ndarray  #: ``J C``, shape ``(P, M, d)``
     value: np.ndarray
-    gradient: np.ndarray  #: by predictor, shape ``(P, M)``
-    curvature: np.ndarray  #: by two predictors, shape ``(P, P, M)``
+    gradient: np.ndarray  #: gradients by predictor, shape ``(P, M)``
+    curvature: np.ndarray  #: curvatures by two predictors, shape ``(P, P, M)``
 
     @classmethod
     def under(cls, predictors: Predictors, q: DenseGaussian) -> PredictorSites:

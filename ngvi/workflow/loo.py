@@ -117,7 +117,7 @@ class Cavities:
     means: np.ndarray  #: shape ``(P, M)``
     covariances: np.ndarray  #: shape ``(P, P, M)``
     leverage: np.ndarray  #: the largest eigenvalue of ``V A``, shape ``(M,)``
-    shift: np.ndarray  #: of the mean of the latents, in standard deviations, shape ``(M,)``
+    shift: np.ndarray  #: shift of the latents' mean, in standard deviations, shape ``(M,)``
     pull: np.ndarray  #: ``t``, shape ``(M, B, P)``
     divergence: np.ndarray  #: ``KL(cavity || q)`` in nats, shape ``(M,)``
     #: The block of each column of the spreads, shape ``(d,)``.

@@ -39,14 +39,14 @@ class WorkflowOptions:
     affine: float = 1e-6
 
     # -- natural-gradient steps
-    #: Largest number of steps: few fits, updates or rows take so many.
+    #: Largest number of steps: few fits, updates or rows need it.
     num_steps: int = 100
     #: Gain, in nats, at which the steps of an update or of a row that is left out end.
     left: float = 1e-6
     #: Gain, in nats, at which the steps to the optimum of a fit end: two fits then agree.
     polish_left: float = 1e-13
     #: Accuracy, in nats, of expectations by points.
-    left_by_points: float = 1e-3
+    left_by_points: float = 1e-4
     #: The part of a bound, or of a precision, that is rounding.
     rounding: float = 1e-9
     #: The number of halvings of a step before it is given up.

@@ -312,7 +312,7 @@ class FitResult(Fitted):
             those of all plates around the observed sites.
         :return: ``ELPDData`` of ArviZ, pointwise. ``loo_i.attrs["note"]`` says what a reader should
             know. Where without a row the posterior is improper its density is NaN. What a mask
-            leaves out is no observation: its density is 0, and it is counted nowhere.
+            leaves out is no observation: its density is 0, and no sum counts it.
         :raises ModuleNotFoundError: without ArviZ.
         :raises ValueError: as :meth:`sites`.
         """

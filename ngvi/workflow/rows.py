@@ -29,7 +29,7 @@ class RowSite(NamedTuple):
     """An observed site, whose *elements* are those of its log density."""
 
     name: str
-    shape: tuple[int, ...]  #: of its log density
+    shape: tuple[int, ...]  #: shape of its log density
     plates: tuple[Plate, ...]  #: whose axes are those of that shape
 
     @property
