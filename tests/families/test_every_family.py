@@ -235,7 +235,7 @@ def test_a_step_of_size_one_is_exact_from_far_narrower_and_far_wider(ppl, name, 
         assert relative_error(moved.loc, target.loc) < 1e-8
 
 
-@over(CASES)
+@over([name for name in CASES if name != "sphere"])  # whose step an optimiser leaves out
 def test_a_step_along_any_curvature_is_a_gaussian_in_float32(ppl, name, rng):
     case = CASES[name]
     dense = Dense(case, case.random(rng))

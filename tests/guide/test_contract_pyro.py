@@ -38,12 +38,6 @@ def guide(ppl, request):
     return guide
 
 
-def test_every_coordinate_is_a_named_parameter(guide):
-    names = {f"posterior.{name}" for name in guide.posterior.family().coordinates()}
-    assert {name.removesuffix("_unconstrained") for name, _ in guide.named_parameters()} == names
-    assert {name.split(".", 1)[1] for name, _ in pyro.get_param_store().items()} == names
-
-
 def test_guides_are_replayed_in_outer_plates(ppl, guide):
     with pyro.plate("outer", 6, dim=-2):
         trace = poutine.trace(guide).get_trace(*map(ppl.argument, models.data()))
