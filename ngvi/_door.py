@@ -24,7 +24,7 @@ LOOP = "lr learning_rate step_size optim optimizer optimiser momentum scheduler"
 ELSEWHERE = {
     "any": {
         "step_size": "lr learning_rate stepsize alpha rho",
-        "num_particles": "particles num_samples num_draws n_samples",
+        "num_particles": "particles num_samples num_draws n_samples quasi_random",
         "num_samples": "draws num_draws n_samples n_draws size n samples",
         "num_draws": "draws num_samples n_samples n_draws size n",
         "rng_key": "seed random_seed key rng random_state prng_key",

@@ -22,11 +22,13 @@ from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
-from numpyro_ngvi.tracing.compilation import MOST_KEPT, compiled
+from numpyro_ngvi.tracing.compilation import compiled
 
 #: Steps that look at what others have counted, at first, and from then on each of this number: a
 #: read of a GPU takes half a step.
 FIRST_LOOKS, LOOK_EACH = 16, 64
+#: Programs of steps that are kept: others are of constants that change.
+MOST_STEPS = 16
 
 #: The signature and words of another function; its type would be that of no method.
 described_as: Any = functools.wraps
@@ -76,7 +78,7 @@ class SVI(numpyro.infer.SVI):
         #: The state after the last :meth:`step`; None before the first. Assign one to resume, to a
         #: fresh object as well: states are pytrees of arrays, which pickle and Orbax can hold.
         self.state: SVIState | None = None
-        self._last: SVIState | None = None  #: what :meth:`step` has left there
+        self._last: SVIState | None = None  #: The state that :meth:`step` has left.
         self._compiled: dict[Any, Callable] = {}
         self._num_steps = 0
         self._counts: tuple[list, list] = [], []  # of draws and of steps, of one under way
@@ -125,7 +127,7 @@ class SVI(numpyro.infer.SVI):
         return self.get_params(self.state)
 
     def step(self, *args: Any, **kwargs: Any) -> jax.Array:
-        """One step on these arguments of the model and guide.
+        """Take a step on these arguments of the model and guide.
 
         The first call initialises, and each new combination of shapes compiles. Arrays
         (and floats, and containers of them) may change from call to call without
@@ -221,7 +223,7 @@ class SVI(numpyro.infer.SVI):
     def _compiled_update(self, structure: Any, static: tuple) -> Callable:
         key = (structure, static)
         if key not in self._compiled:
-            while len(self._compiled) >= MOST_KEPT:
+            while len(self._compiled) >= MOST_STEPS:
                 del self._compiled[next(iter(self._compiled))]
 
             def update(

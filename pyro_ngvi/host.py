@@ -1,4 +1,4 @@
-"""What Python reads of a device, for which it waits: seldom, and much at once.
+"""Numbers that Python reads from a device, for which it waits: seldom, and many at once.
 
 Elsewhere than on a CPU Python runs ahead of the device, and whoever reads a number waits until all
 is done that it follows from. A step needs to know a few: the loss, which ``SVI`` returns, whether
@@ -25,7 +25,7 @@ _UNREAD: ContextVar[list[Tensor] | None] = ContextVar("UNREAD", default=None)
 
 
 def likely(flag: Tensor) -> bool:
-    """Whether it holds, as it nearly always does, so that :meth:`Reads.measured` reads it later."""
+    """Tell whether a flag holds, as it mostly does; :meth:`Reads.measured` reads it later."""
     unread = _UNREAD.get()
     if unread is None:
         return bool(flag)
@@ -79,7 +79,7 @@ class Reads:
     def measured(
         self, compute: Callable[[], Any], measure: Callable[[Any], Sequence[Tensor]]
     ) -> tuple[Any, list[float]]:
-        """What a function returns, and numbers that follow from it, by one read for both.
+        """Return what a function returns, and numbers that follow from it, by one read for both.
 
         Only if something :func:`likely` turns out not to hold, it is called again.
 
@@ -115,7 +115,7 @@ def label(name: str) -> Iterator[None]:
 
 
 def _vector(tensor: Tensor) -> Tensor:
-    """Its numbers in a row, in a precision that can count draws."""
+    """Return a tensor's numbers in a row, in a precision that can count draws."""
     vector = tensor.reshape(-1)
     return vector.float() if vector.dtype in (torch.float16, torch.bfloat16) else vector
 

@@ -51,7 +51,8 @@ RUNS = {
     # The slope at the end of the last step, and how long the next one is.
     "VOGN": Run("VOGN", **OF_VOGN, of_ours=1),
     "IVON": Run("IVON", **OF_IVON, of_ours=1),
-    "IVON beside Adam": Run("IVON", **OF_IVON, has_parameter=True, of_ours=1),
+    # And whether all draws count, before the parameter's gradient is known.
+    "IVON beside Adam": Run("IVON", **OF_IVON, has_parameter=True, of_ours=2),
     # The products of the fresh gradient, the momentum and the last step.
     "Snngm": Run("Snngm", "Trace_ELBO", of_ours=1),
     "Nagm": Run("Nagm", "Trace_ELBO"),

@@ -32,7 +32,7 @@ class NotAdditiveError(Exception):
 
 
 class Kind(enum.Enum):
-    """What an operation does with its arguments."""
+    """Kinds of operations, by what they do with their arguments."""
 
     COPY = "each entry of the result is one of the only argument"
     LINEAR = "linear in all arguments together"
@@ -44,7 +44,7 @@ class Kind(enum.Enum):
 
 
 class Op(NamedTuple):
-    """One operation.
+    """An operation.
 
     :param run: of the values of all arguments.
     :param name: with all options: the same operation has the same name.
@@ -56,12 +56,12 @@ class Op(NamedTuple):
 
 
 class Level(enum.IntEnum):
-    """What a value is."""
+    """Kinds of values."""
 
     CONSTANT = 0
-    AFFINE = 1  #: in the latents
-    LOCAL = 2  #: element by element a function of a few affine values of its shape
-    SUM = 3  #: linear in local values
+    AFFINE = 1  #: It is affine in the latents.
+    LOCAL = 2  #: Each element is a function of a few affine values of its shape.
+    SUM = 3  #: It is linear in local values.
 
 
 class Node:
@@ -80,23 +80,23 @@ class Node:
     ) -> None:
         self.level, self.shape, self.inputs = level, shape, tuple(inputs)
         self.op: Any = op
-        self.value = value  #: of a constant
+        self.value = value  #: That of a constant.
         self._form: Form | None = None
 
     @property
     def is_constant(self) -> bool:
-        """Whether the latents do not matter."""
+        """Tell whether the latents do not matter."""
         return self.level is Level.CONSTANT
 
     @property
     def form(self) -> Form:
-        """As a function of its predictors, element by element; by default it is one itself."""
+        """The value as a function of its predictors, element by element; it may be one itself."""
         if self._form is None:
             self._form = Form(self)
         return self._form
 
     def goes_by_elements(self) -> bool:
-        """Whether a sum is a function of its predictors as well, and then it has that form."""
+        """Tell whether a sum is a function of its predictors as well, and then it has that form."""
         try:
             self._form = _joined(self)
         except NotAdditiveError:
@@ -132,7 +132,7 @@ class Term(NamedTuple):
     def value(
         self, predictors: Sequence[Any], constant: Callable[[Any], Any] = lambda value: value
     ) -> Any:
-        """Of the values of the predictors, element by element.
+        """Evaluate the term at values of its predictors, element by element.
 
         :param constant: of a constant what goes with such values.
         """
@@ -155,18 +155,18 @@ class Reader:
     def __init__(self) -> None:
         self._copies: dict[tuple, Node] = {}
         self._forms: dict[tuple[int, str], Form] = {}
-        self._numbers: dict[int, Node] = {}  #: what the copies of one number are of
+        self._numbers: dict[int, Node] = {}  #: The number that copies are of.
 
     def latent(self, shape: tuple[int, ...]) -> Node:
-        """A vector of latents."""
+        """Return a vector of latents."""
         return Node(Level.AFFINE, tuple(shape))
 
     def constant(self, value: Any, shape: tuple[int, ...] = ()) -> Node:
-        """What the latents do not change."""
+        """Return what the latents do not change."""
         return Node(Level.CONSTANT, tuple(shape), value=value)
 
     def apply(self, op: Op, inputs: Sequence[Node], shape: tuple[int, ...]) -> Node:
-        """The result of an operation.
+        """Return the result of an operation.
 
         :param inputs: its arguments, of the shape of the result where it goes element by element,
             or constants without one.
@@ -190,7 +190,7 @@ class Reader:
         raise NotAdditiveError(f"{op.name.split(' ')[0]} of a value of kind {level.name}")
 
     def filled(self, node: Node, shape: tuple[int, ...], xp: Any) -> Node:
-        """A value among larger ones as one of them; a constant number stays what it is."""
+        """Broadcast a value among larger ones; a constant number stays what it is."""
         if node.shape == shape or (node.is_constant and node.shape == ()):
             return node
         fill = Op(Kind.COPY, lambda value: xp.broadcast_to(value, shape), f"fill {shape}")
@@ -266,7 +266,7 @@ class AdditiveTerms(NamedTuple):
 
     @classmethod
     def of(cls, result: Node, latents: Sequence[Node]) -> AdditiveTerms:
-        """Of the scalar that a program returns for vectors of latents."""
+        """Return the terms of the scalar that a program returns for vectors of latents."""
         found: dict[int, Node] = {}
         nodes, seen = [result], set()
         while nodes:
@@ -288,7 +288,7 @@ class AdditiveTerms(NamedTuple):
 
     @property
     def places(self) -> list[list[int]]:
-        """Of each term, which of all affine values it sees."""
+        """The indices of the affine values that each term sees."""
         index = {id(one): k for k, one in enumerate(self.predictors)}
         return [[index[id(one)] for one in term.predictors] for term in self.terms]
 
@@ -305,13 +305,13 @@ class AdditiveTerms(NamedTuple):
             raise NotAdditiveError(f"the Jacobians of its terms would have {numbers:.1e} numbers")
 
     def value(self, of_terms: Sequence[Any]) -> Any:
-        """The log density, of the values of its terms."""
+        """Return the log density, of the values of its terms."""
         pairs = zip(self.terms, of_terms, strict=True)
         return evaluate([self.result], {id(term.node): value for term, value in pairs})[0]
 
 
 def is_sum(terms_of: Callable[..., AdditiveTerms], density: Callable, latent: Any) -> bool:
-    """Whether a log density is a sum of terms, of a size that quadrature takes.
+    """Tell whether a log density is a sum of terms, of a size that quadrature takes.
 
     :param terms_of: the package's.
     :param latent: where it is run, ``(d,)``.
@@ -324,7 +324,7 @@ def is_sum(terms_of: Callable[..., AdditiveTerms], density: Callable, latent: An
 
 
 def evaluate(nodes: Sequence[Node], known: dict[int, Any]) -> list[Any]:
-    """The values of some nodes.
+    """Return the values of some nodes.
 
     :param known: values by the identity of their nodes, those of the latents among them.
     """
@@ -341,8 +341,10 @@ def evaluate(nodes: Sequence[Node], known: dict[int, Any]) -> list[Any]:
 
 
 def _has_simpler(node: Node) -> bool:
-    """Whether its parts cost less: of a sum one may see fewer affine values, and of one number for
-    all rows one is enough.
+    """Tell whether a value's parts cost less.
+
+    A part of a sum may see fewer affine values, and one number for all rows is enough.
+
     """
     if node.level is not Level.LOCAL:
         return False
@@ -356,7 +358,7 @@ def _has_simpler(node: Node) -> bool:
 
 
 def _kind_here(op: Op, inputs: Sequence[Node]) -> Kind:
-    """Of an operation that is linear in single arguments, what it is in those that vary."""
+    """Return what an operation is in those of its arguments that vary."""
     varies = [not node.is_constant for node in inputs]
     if op.kind is Kind.PRODUCT:
         return Kind.SUM if sum(varies) == 1 else Kind.EACH
@@ -370,7 +372,7 @@ def _kind_here(op: Op, inputs: Sequence[Node]) -> Kind:
 
 
 def term_of(node: Node) -> Term:
-    """A value that is, element by element, a function of a few affine functions.
+    """Return a value that is, element by element, a function of a few affine functions.
 
     :raises NotAdditiveError: if it is none.
     """
@@ -383,7 +385,7 @@ def term_of(node: Node) -> Term:
 
 
 def _joined(node: Node) -> Form:
-    """The form of a sum as well, if it goes by elements."""
+    """Return the form of a sum as well, if it goes by elements."""
     if node.level is not Level.SUM:
         return node.form
     if _kind_here(node.op, node.inputs) is not Kind.SUM:

@@ -1,4 +1,4 @@
-"""Whether the terms that a run shows are what quadrature takes them for."""
+"""Checks that the terms which a run shows are what quadrature takes them for."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ NUMBERS_AT_ONCE = 2**17
 
 
 def check_paths(terms: AdditiveTerms, families: Sequence[Family], calculus: Calculus) -> None:
-    """Refuse a term that sees two locals: :class:`~ngvi.estimators.quadrature.PredictorMoments`
-    would take them for one.
+    """Refuse a term that sees two locals.
+
+    :class:`~ngvi.estimators.quadrature.PredictorMoments` would take them for one.
 
     Blocks that share columns are stretched, each with what is below it by a number of its own. Of
     an entry that sees one of them all slopes are stretched alike.
@@ -50,7 +51,7 @@ def check_paths(terms: AdditiveTerms, families: Sequence[Family], calculus: Calc
 
 
 def _sees_several(slopes: list[np.ndarray]) -> bool:
-    """Whether an entry's slopes, of all predictors, change otherwise than by one factor, twice.
+    """Tell whether an entry's slopes change otherwise than by one factor, twice.
 
     :param slopes: by predictor, with a last axis of three times all columns.
     """
@@ -63,7 +64,7 @@ def _sees_several(slopes: list[np.ndarray]) -> bool:
 
 
 def _stretches(forest: Forest, columns: np.ndarray) -> Iterator[np.ndarray]:
-    """For all blocks that share columns, of the latents in and below them: ones, factors, squares.
+    """Yield ones, factors and squares of latents, for all blocks that share columns.
 
     Those of a block and of what is below it have one factor; all others are zero.
 
@@ -112,7 +113,9 @@ def check_smooth(terms: AdditiveTerms, families: Sequence[Family], calculus: Cal
     ]
     tensor, like = families[0].ops.tensor, families[0].loc
     of_terms = list(zip(terms.terms, terms.places, strict=True))
-    for count in sorted({len(own) for own in terms.places}):  # all of so many predictors together
+    for count in sorted(
+        {len(own) for own in terms.places}
+    ):  # all with this many predictors together
         some, places = zip(*(pair for pair in of_terms if len(pair[1]) == count), strict=True)
         half = [
             (-0.7) ** number * np.concatenate([widths[k].ravel() for k in own])
@@ -129,7 +132,7 @@ def _jumps(
     line: Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]],
     steps: list[np.ndarray],
 ) -> bool:
-    """Whether a function or its derivative does, on some part of the line."""
+    """Tell whether a function or its derivative jumps on some part of the line."""
     size_of_all = len(steps[0])
     # Not from -1 to 1: at zero itself, where it may begin, a derivative by cases may be another.
     ends = np.linspace(-1.0, 0.93, DEFAULTS.line_parts + 1)
@@ -163,7 +166,7 @@ def _jumps(
 def _jumps_between(
     line: Callable[[np.ndarray], np.ndarray], low: Array, high: Array, size: Array
 ) -> bool:
-    """Halves go on that are less like a straight line, of which a jump is as far as it is high.
+    """Tell whether a jump is left after following the halves that are least like a line.
 
     :param size: of the function, of which a part is rounding.
     """

@@ -57,7 +57,7 @@ def choose(
     has_paths: bool = False,
     guide: Any = None,
 ) -> EstimatorChoice:
-    """What ``"auto"`` stands for, and the others themselves.
+    """Return what ``"auto"`` stands for, and the others themselves.
 
     :param curvature: ``"auto"``, or one of :data:`~ngvi.estimators.table.ESTIMATORS`.
     :param dim: ``d``, the number of latents of all Gaussians.
@@ -101,7 +101,7 @@ def _automatic(
     partners: bool,
     has_paths: bool,
 ) -> EstimatorChoice:
-    """What ``"auto"`` stands for; see :func:`choose`."""
+    """Return what ``"auto"`` stands for; see :func:`choose`."""
     most = DEFAULTS.max_directions
     least = most if products < dim else DEFAULTS.min_quadrature_dim
     may_integrate = dim >= least and products <= most and not partners
@@ -118,7 +118,7 @@ def _automatic(
 
 
 def _of_mixture(curvature: str) -> EstimatorChoice:
-    """Of a mixture ``h = l - log q`` has gradients alone."""
+    """Choose for a mixture, of which ``h = l - log q`` has gradients alone."""
     if curvature not in ("auto", "spherical", "stein"):
         raise ValueError(
             f"curvature={curvature!r} is not for a mixture, which takes gradients at points of "
@@ -128,7 +128,7 @@ def _of_mixture(curvature: str) -> EstimatorChoice:
 
 
 def _names(guide: Any) -> str:
-    """The latents of a guide in brackets, the first few of many."""
+    """Return the latents of a guide in brackets, the first few of many."""
     names = [repr(site.name) for site in getattr(guide, "sites", None) or ()]
     more = ", ..." if len(names) > _MAX_NAMES else ""
     return f" ({', '.join(names[:_MAX_NAMES])}{more})" if names else ""
@@ -143,7 +143,7 @@ def cost_of_step(
     *,
     adapts: bool = False,
 ) -> EstimateCost:
-    """What ``NaturalELBO`` evaluates in a step.
+    """Return what ``NaturalELBO`` evaluates in a step.
 
     :param curvature: not ``"auto"``.
     :param products: Hessian-vector products, or gradients, that a Hessian costs.
@@ -156,7 +156,7 @@ def cost_of_step(
 
 
 def cost_of_group(curvature: str, dim: int, products: int, data_size: int) -> EstimateCost:
-    """What ``fit`` evaluates in a group: about as much, whatever the curvature.
+    """Return what ``fit`` evaluates in a group: about as much, whatever the curvature.
 
     :param data_size: numbers in the model's largest argument.
     """
@@ -164,7 +164,7 @@ def cost_of_group(curvature: str, dim: int, products: int, data_size: int) -> Es
 
 
 def is_noisy(count: Any, noise: Any, square: Any) -> Any:
-    """Whether another batch is worth its cost: the norm test of Byrd, Chin, Nocedal and Wu (2012).
+    """Tell whether another batch is worth its cost, by the norm test of Byrd et al. (2012).
 
     *Sample size selection in optimization methods for machine learning*, Math. Program. 134.
 
@@ -179,7 +179,7 @@ def is_noisy(count: Any, noise: Any, square: Any) -> Any:
 
 
 def points_at_once(data_size: int) -> int:
-    """How many draws share a pass: eight at least.
+    """Return how many draws share a pass: eight at least.
 
     :param data_size: numbers in the model's largest argument.
     """

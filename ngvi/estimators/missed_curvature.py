@@ -1,4 +1,4 @@
-"""Whether a Hessian by automatic differentiation is the curvature.
+"""A check that a Hessian by automatic differentiation is the curvature.
 
 It misses curvature silently where a backward pass is wrong, or where all of the curvature sits in
 a kink (``abs``, ``relu``). The fundamental theorem of calculus along a segment through a draw,
@@ -22,7 +22,7 @@ Along = tuple[np.ndarray, np.ndarray] | None
 
 
 def half_segment(dim: int) -> np.ndarray:
-    """The whitened half of a segment, of shape ``(dim,)``, the same one in every run.
+    """Return the whitened half of a segment, of shape ``(dim,)``, the same one in every run.
 
     Each coordinate goes on as far, for a kink may be in any.
     """
@@ -34,7 +34,7 @@ def missed(
     step: np.ndarray,
     eps: float,
 ) -> list[str]:
-    """Which functions have a gradient that changes other than their Hessians say.
+    """Return which functions have a gradient that changes other than their Hessians say.
 
     :param at_nodes: evaluates functions by name at ``theta + t v``: at these ``t``, of shape
         ``(n,)``, those of the names, or all. What it leaves out is not judged.
@@ -55,7 +55,7 @@ def missed(
 
 
 def what_is_missed(names: list[str], reason: str | None = None) -> str:
-    """In words, of a log density.
+    """Say in words what is wrong with a log density.
 
     :param names: of its sites with such a curvature, as far as they are known.
     :param reason: why it cannot be differentiated twice, if that is so.
@@ -79,7 +79,7 @@ def _quadrature(panels: int) -> tuple[np.ndarray, np.ndarray]:
 def _defect(
     gradients: np.ndarray, products: np.ndarray, step: np.ndarray, weights: np.ndarray, eps: float
 ) -> float:
-    """The part of the gradient's change that the Hessian misses; 0 if it cannot be known."""
+    """Return the part of the gradient's change that the Hessian misses; 0 if it cannot be known."""
     # Coordinates differ in scale; the step tells how.
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         gradients, products = (

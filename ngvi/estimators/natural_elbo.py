@@ -61,7 +61,6 @@ class NaturalELBO:
         Beside partners that draw values of their own, ``"hessian"`` rather than ``"spherical"``
         (:func:`ngvi.estimators.choice.choose`).
     :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
-    :param quasi_random: whether random draws come from a scrambled Sobol sequence.
     :raises ValueError: for an unknown curvature or a ``num_particles`` below 1; on the first call,
         if the guide holds no ``NaturalGaussianGuide``, if the model has no Hessian and
         ``curvature="hessian"`` asks for it, or no examples for ``"gauss_newton"``.
@@ -86,7 +85,6 @@ class NaturalELBO:
         curvature: str,
         num_gradients: int | None,
         antithetic: bool,
-        quasi_random: bool,
     ) -> None:
         check_curvature(curvature)
         num_particles = check_count(num_particles, "num_particles")
@@ -95,7 +93,6 @@ class NaturalELBO:
             num_gradients = check_count(num_gradients, "num_gradients", num_particles, hint)
         self.curvature, self.num_gradients = curvature, num_gradients
         self.antithetic = check_flag(antithetic, "antithetic")
-        self.quasi_random = check_flag(quasi_random, "quasi_random")
         self._num_dropped = 0
 
     def _chosen(
@@ -108,7 +105,7 @@ class NaturalELBO:
         not_additive: Callable[[], Exception | None] | None,
         guide: Any,
     ) -> tuple[str, EstimateCost]:
-        """The estimator's name, ``"auto"`` resolved, and what it evaluates.
+        """Return the estimator's name, ``"auto"`` resolved, and what it evaluates.
 
         :param obstacle: see :func:`ngvi.estimators.choice.choose`, as for the other arguments.
         :param couples: what the families couple.

@@ -27,7 +27,7 @@ ROUNDING_UNITS = 64
 
 @functools.cache
 def nodes(dim: int) -> tuple[np.ndarray, float]:
-    """For expectations under ``N(0, I)``, to be weighted by its density.
+    """Return nodes for expectations under ``N(0, I)``, to be weighted by its density.
 
     None is at the mean: there functions such as ``log(1 + exp(x))`` are spelt by cases.
 
@@ -47,7 +47,7 @@ def grid(dim: int, distance: float, farthest: float) -> np.ndarray:
 
 
 def halved_nodes(dim: int, halvings: int) -> np.ndarray:
-    """Nodes whose distances have been halved so often."""
+    """Return nodes whose distances have been halved this often."""
     points, distance = nodes(dim)
     one = ((np.arange(2**halvings) + 0.5) / 2**halvings - 0.5) * distance
     shifts = np.stack(np.meshgrid(*[one] * dim), -1).reshape(-1, dim)
@@ -55,7 +55,7 @@ def halved_nodes(dim: int, halvings: int) -> np.ndarray:
 
 
 def max_halvings(size: int, dim: int) -> int:
-    """How often the distances of :func:`nodes` may be halved.
+    """Return how often the distances of :func:`nodes` may be halved.
 
     :param size: numbers of the term.
     """
@@ -64,7 +64,7 @@ def max_halvings(size: int, dim: int) -> int:
 
 
 def pairs(count: int) -> list[tuple[int, int]]:
-    """Those of predictors, each once."""
+    """Return the pairs of predictors, each once."""
     return list(itertools.combinations_with_replacement(range(count), 2))
 
 
@@ -72,19 +72,19 @@ class TermMoments(NamedTuple):
     """Expectations of a term, or its values, element by element."""
 
     value: Array
-    first: Sequence[Array]  #: derivatives, by predictor
-    second: Sequence[Array]  #: by the pairs of :func:`pairs`
+    first: Sequence[Array]  #: Derivatives, by predictor.
+    second: Sequence[Array]  #: Second derivatives, by the pairs of :func:`pairs`.
 
 
 class PredictorCovariance(NamedTuple):
-    """Of the predictors of a term, element by element."""
+    """The covariance of a term's predictors, element by element."""
 
-    factor: list[list[Array]]  #: rows of ``L``, the Cholesky factors
+    factor: list[list[Array]]  #: Rows of ``L``, the Cholesky factors.
     stddevs: list[Array]
 
     @classmethod
     def of(cls, slopes: Sequence[Array], xp: Any) -> PredictorCovariance:
-        """Of ``J C`` by predictor, with a last axis that the covariance sums over."""
+        """Factor the covariance, from ``J C`` by predictor with a last axis that it sums over."""
         factor: list[list[Array]] = []
         for one, slope in enumerate(slopes):
             row: list[Array] = []
@@ -114,13 +114,13 @@ class NodeSums(NamedTuple):
     """Sums over nodes of a function ``f`` of predictors, element by element, with their weights."""
 
     value: Array
-    first: list[Array]  #: derivatives, by predictor
-    second: list[Array]  #: by the pairs of :func:`pairs`
-    kept: Array  #: weights of the nodes where all of these are finite
-    value_z: list[Array]  #: of ``f z_k``, by ``k``
-    first_z: list[Array]  #: of ``f_i z_k``, by predictor and ``k``
-    size: Array  #: of what is rounded, in units of it
-    lost: Array  #: weights of the others, which may be too small to be seen in a sum of all
+    first: list[Array]  #: Derivatives, by predictor.
+    second: list[Array]  #: Second derivatives, by the pairs of :func:`pairs`.
+    kept: Array  #: Weights of the nodes where all of these are finite.
+    value_z: list[Array]  #: Sums of ``f z_k``, by ``k``.
+    first_z: list[Array]  #: Sums of ``f_i z_k``, by predictor and ``k``.
+    size: Array  #: Size of what is rounded, in units of it.
+    lost: Array  #: Weights of the others, which may be too small for a sum of all.
 
     @classmethod
     def at(
@@ -131,7 +131,7 @@ class NodeSums(NamedTuple):
         covariance: PredictorCovariance,
         xp: Any,
     ) -> NodeSums:
-        """The sums over some nodes, which are products of matrices.
+        """Return the sums over some nodes, which are products of matrices.
 
         :param noise: the nodes, shape ``(B, dim)``.
         :param found: at these, with a first axis of them.
@@ -167,7 +167,7 @@ class NodeSums(NamedTuple):
         )
 
     def missed(self, covariance: PredictorCovariance, eps: float, xp: Any) -> Array:
-        """What the nodes miss of each element, in nats; of those that are finite everywhere."""
+        """Return the nats that nodes miss of each element that is finite everywhere."""
         count = len(self.first)
         second = dict(zip(pairs(count), self.second, strict=True))
         missed = -ROUNDING_UNITS * eps * self.size
@@ -181,10 +181,10 @@ class NodeSums(NamedTuple):
         return xp.where(is_counted, missed / xp.where(is_counted, self.kept, 1.0), 0.0)
 
     def misses(self, covariance: PredictorCovariance, eps: float, xp: Any) -> Array:
-        """Whether the nodes miss too much of all elements."""
+        """Tell whether the nodes miss too much of all elements."""
         return self.missed(covariance, eps, xp).sum() > DEFAULTS.max_missed
 
     def mean(self) -> TermMoments:
-        """NaN where nothing is finite."""
+        """Return the means, NaN where nothing is finite."""
         first, second = ([x / self.kept for x in part] for part in (self.first, self.second))
         return TermMoments(self.value / self.kept, first, second)

@@ -1,4 +1,4 @@
-"""What an estimator is given: points by site, and what a family asks of a Hessian."""
+"""Points by site, which estimators are given, and what a family asks of a Hessian."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ MAX_PROBED_DIAGONAL = 256
 class PointsBySite(NamedTuple):
     """Draws of all sites' latent vectors."""
 
-    noise: Arrays  #: by site, shapes ``(N, d)``
-    weights: Array  #: shape ``(N,)``, which sum to one
-    keys: Array | None = None  #: of JAX, for what else is drawn, shape ``(N,)``
+    noise: Arrays  #: Noise by site, shapes ``(N, d)``.
+    weights: Array  #: Weights of shape ``(N,)``, which sum to one.
+    keys: Array | None = None  #: JAX keys for what else is drawn, shape ``(N,)``.
 
     def of(self, here: Families) -> Arrays:
         """``theta`` by site, shapes ``(N, d)``."""
         return {site: family.sample(self.noise[site]) for site, family in here.items()}
 
     def some(self, kept: Any) -> PointsBySite:
-        """The draws at some indices."""
+        """Return the draws at some indices."""
         noise = {site: z[kept] for site, z in self.noise.items()}
         keys = None if self.keys is None else self.keys[kept]
         return PointsBySite(noise, self.weights[kept], keys)
@@ -44,7 +44,7 @@ def log_q(here: Families, noise: Arrays) -> Array:
 
 
 def mixture_in(here: Families) -> str | None:
-    """The site of a mixture, if there is one.
+    """Return the site of a mixture, if there is one.
 
     :raises NotImplementedError: for one beside other families.
     """
@@ -59,7 +59,7 @@ def mixture_in(here: Families) -> str | None:
 
 @functools.cache
 def scales(dim: int) -> np.ndarray:
-    """A random ``s``: if ``H s`` is ``s`` times ``H 1``, elementwise, ``H`` is diagonal.
+    """Return a random ``s``: if ``H s`` is ``s`` times ``H 1``, elementwise, ``H`` is diagonal.
 
     :return: between 0.5 and 1.5 in size, of either sign, shape ``(dim,)``.
     """
@@ -68,5 +68,5 @@ def scales(dim: int) -> np.ndarray:
 
 
 def num_products(family: Family) -> int:
-    """How many Hessian-vector products the family's part of a Hessian takes."""
+    """Return how many Hessian-vector products the family's part of a Hessian takes."""
     return int(family.hessian_probes().max()) + 1

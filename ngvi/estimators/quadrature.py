@@ -35,9 +35,9 @@ class Integrand(NamedTuple):
 
 
 class Calculus(Protocol):
-    """What a package differentiates."""
+    """A package's derivatives and programs for quadrature."""
 
-    xp: Any  #: torch or ``jax.numpy``
+    xp: Any  #: It is torch or ``jax.numpy``.
 
     def linear(
         self, function: Callable[..., list[Array]], at: list[Array]
@@ -47,11 +47,10 @@ class Calculus(Protocol):
     def value_and_gradient(
         self, function: Callable[[list[Array]], Array], at: list[Array]
     ) -> tuple[Array, list[Array]]:
-        """Of a scalar function."""
+        """Return a scalar function's value and gradient."""
 
     def means(self, integrands: list[Integrand]) -> list[TermMoments]:
-        """Of terms and their derivatives, over the :func:`~ngvi.estimators.nodes.nodes` where all
-        of them are finite.
+        """Return means of terms and their derivatives, over the nodes where all are finite.
 
         These are halved until they miss no more than a little of a term.
 
@@ -60,33 +59,36 @@ class Calculus(Protocol):
         """
 
     def compiled(self, function: Callable) -> Callable:
-        """A function of arrays and families that runs once, as one program."""
+        """Return a function of arrays and families that runs once, as one program."""
 
     def numpy(self, array: Array) -> np.ndarray:
-        """An array whose operations are not compiled one by one."""
+        """Return an array whose operations are not compiled one by one."""
 
     def line(
         self, terms: Sequence[Term], centres: list[list[Array]]
     ) -> Callable[[np.ndarray, list[np.ndarray]], tuple[np.ndarray, np.ndarray]]:
-        """Terms and their derivatives along ``centre + t half``, element by element, by ``t`` of
-        shape ``(n, N)`` and ``half`` of ``(N,)`` by predictor.
+        """Return terms and their derivatives along ``centre + t half``, element by element.
+
+        The result is a function of ``t`` of shape ``(n, N)``, and of ``half`` of ``(N,)`` by
+        predictor.
 
         :param terms: of as many predictors each, with ``N`` elements in all.
         """
 
 
 class Expectations(NamedTuple):
-    """Of a log density."""
+    """Expectations of a log density and its derivatives."""
 
     value: Array  #: ``E[l]``
     #: By family ``E[grad l]``, shape ``(d,)``, and ``E[hess l]`` as
     #: :meth:`~ngvi.families.base.Family.assemble_hessian` has it.
     parts: list[tuple[Array, Array]]
     is_finite: Array
+    params: Any  #: Zero gradients of other parameters.
 
 
 class PredictorMoments(NamedTuple):
-    """Where the predictors of all terms are under ``q``, one after another.
+    """Means and spreads of the predictors of all terms under ``q``, one after another.
 
     Of a family whose latents are locals and their ancestors an entry of a predictor sees one local
     at most. Then columns of ``J`` are summed that no entry sees two of, those of a family's probes:
@@ -102,7 +104,7 @@ class PredictorMoments(NamedTuple):
     def of(
         cls, terms: AdditiveTerms, families: Sequence[Family], calculus: Calculus
     ) -> PredictorMoments:
-        """In time that is linear in the numbers of the slopes, and in those of ``C P^T``."""
+        """Find them, in time that is linear in the numbers of the slopes and of ``C P^T``."""
         means, push, pull = calculus.linear(
             predictors_of(terms), [family.mean for family in families]
         )
@@ -113,13 +115,14 @@ class PredictorMoments(NamedTuple):
 
 
 def expectations(
-    terms: AdditiveTerms, families: Sequence[Family], calculus: Calculus
+    terms: AdditiveTerms, families: Sequence[Family], calculus: Calculus, params: Any = ()
 ) -> Expectations:
     """``E[l]``, ``E[grad l]`` and ``E[hess l]`` under independent Gaussians.
 
     ``E[hess l] P^T = sum J^T E[f''] J P^T``, so that of a sparse Hessian there is what is needed.
 
     :param families: one for each vector of latents.
+    :param params: zeros for other parameters.
     """
     moments, xp = PredictorMoments.of(terms, families, calculus), calculus.xp
     means, slopes = moments.means, moments.slopes
@@ -156,11 +159,11 @@ def expectations(
         parts.append((rows[0], _hessian(family, rows[start:stop])))
         is_finite = is_finite & xp.isfinite(rows).all()
         start = stop
-    return Expectations(value, parts, is_finite)
+    return Expectations(value, parts, is_finite, params)
 
 
 def _hessian(family: Family, products: Array) -> Array:
-    """As the family has it, from products with all :func:`probes`."""
+    """Return a Hessian as the family has it, from products with all :func:`probes`."""
     count = num_products(family)
     if len(products) > count:
         some = family.ops.eye(count, products)[family.hessian_probes()]
@@ -169,12 +172,12 @@ def _hessian(family: Family, products: Array) -> Array:
 
 
 def num_probes(family: Family) -> int:
-    """How many columns there are of a Jacobian."""
+    """Return how many columns there are of a Jacobian."""
     return num_products(family) if isinstance(family.couples(), Forest) else family.dim
 
 
 def probes(family: Family) -> Array:
-    """Which latents share a column, shape ``(m, d)``; each has one of its own but in a forest."""
+    """Return which latents share a column, shape ``(m, d)``; only in a forest some do."""
     count = num_probes(family)
     eye = family.ops.eye(count, family.loc)
     return eye if count == family.dim else eye[family.hessian_probes()].T

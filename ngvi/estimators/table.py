@@ -4,7 +4,8 @@ An *estimator* takes what evaluates a log density, the families of all sites, an
 evaluation gives the natural gradients of all of them. ``NaturalELBO`` and ``fit`` use the same.
 
 To add one: a class here, with its equation, what it needs and what it costs, and a line in
-:data:`ESTIMATORS`; a file with a frozen dataclass of the same name in the packages' ``estimators``.
+:data:`ESTIMATORS`; a frozen dataclass of the same name in :mod:`ngvi.estimators.from_gradients`, or
+in the packages' ``estimators`` if it needs more than gradients.
 :func:`ngvi.estimators.choice.choose` says when ``"auto"`` takes it, and ``tests/estimators``
 compares it with moments by quadrature.
 """
@@ -23,7 +24,7 @@ NUMBERS_AT_ONCE = 2**25
 
 
 class Needs(enum.Enum):
-    """What an estimator asks of the log density."""
+    """Derivatives that an estimator asks of the log density."""
 
     GRADIENTS = "gradients"
     HESSIANS = "second derivatives"
@@ -32,13 +33,13 @@ class Needs(enum.Enum):
 
 
 class EstimateCost(NamedTuple):
-    """What one estimate is made from."""
+    """Numbers of evaluations that an estimate is made from."""
 
-    num_hessians: int  #: at the first draws; or values, where no draw has a Hessian
-    num_gradients: int  #: at all draws; or values, where no draw has a gradient
+    num_hessians: int  #: Hessians, or values if there are none, at the first draws.
+    num_gradients: int  #: Gradients, or values if there are none, at all draws.
     num_products: int  #: Hessian-vector products
-    num_groups: int  #: of orthogonal points, with ``"spherical"``
-    max_batches: int  #: of as many groups each, while they are noisy
+    num_groups: int  #: Groups of orthogonal points, with ``"spherical"``.
+    max_batches: int  #: Most batches of as many groups, while they are noisy.
 
     @classmethod
     def of_draws(cls, num_hessians: int, num_gradients: int, num_products: int) -> EstimateCost:
@@ -47,17 +48,17 @@ class EstimateCost(NamedTuple):
 
 
 class Size(NamedTuple):
-    """What decides the cost of a step."""
+    """Sizes that decide the cost of a step."""
 
     dim: int  #: ``d``, the number of latents of all Gaussians
     products: int  #: Hessian-vector products that the Hessian takes, as much as is needed of it
     num_particles: int  #: ``K``; see ``NaturalELBO``
-    num_gradients: int | None  #: over how many draws to average the gradient, if given
-    adapts: bool  #: whether more groups may follow
+    num_gradients: int | None  #: Draws that the gradient is averaged over, if given.
+    adapts: bool  #: Whether more groups may follow.
 
 
 class Estimator:
-    """One way to the natural gradient of the bound.
+    """An estimator of the natural gradient of the bound.
 
     :cvar needs: what it asks of the log density.
     :cvar of_step: whether ``NaturalELBO`` offers it.
@@ -72,7 +73,7 @@ class Estimator:
 
     @classmethod
     def cost_of_step(cls, size: Size) -> EstimateCost:
-        """What ``NaturalELBO`` evaluates in a step."""
+        """Return what ``NaturalELBO`` evaluates in a step."""
         has_products = cls.needs in (Needs.HESSIANS, Needs.TERMS)
         count = size.num_particles
         return EstimateCost.of_draws(count, count, has_products * size.products)
@@ -211,7 +212,7 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 
 
 def new_estimator(name: str, package: str, **given: Any) -> Any:
-    """A package's estimator.
+    """Make a package's estimator.
 
     :param name: in :data:`ESTIMATORS`.
     :param package: whose class of the same name it is.

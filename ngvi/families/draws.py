@@ -55,18 +55,3 @@ def sticking_log_prob(family: Any, reparametrised: Array) -> Array:
     the reparametrised noise, without a triangular solve.
     """
     return noise_log_prob(family, reparametrised) - family.detach().log_det_scale()
-
-
-def natural_gradient_from_draws(
-    family: Any, gradients: Array, noise: Array, weights: Array | float
-) -> Any:
-    """Return the natural gradient of the bound from gradients at draws, by Stein's lemma.
-
-    It is the derivative of ``reparametrised`` and :func:`sticking_log_prob`, of a family that
-    writes its own ``draw_vjp``.
-
-    :param gradients: of the log density at the draws, shape ``(K, d)``.
-    :param noise: ``z`` of the draws, shape ``(K, d)``.
-    :param weights: of the draws, which sum up to one: shape ``(K, 1)``, or ``1 / K``.
-    """
-    return family.draw_vjp(noise, weights * (family.transposed(gradients) + noise))

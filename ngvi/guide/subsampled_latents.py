@@ -30,13 +30,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ngvi.estimators import points as estimators
+from ngvi.estimators.from_gradients import Averages, masked, stein_direction
 from ngvi.estimators.points import Arrays, Families
 from ngvi.families.base import Array, Family
 from ngvi.families.draws import sticking_log_prob
@@ -265,6 +266,32 @@ def natural_gradient_of_minibatch(
     is_in, inverse = _inverse(xp, weights)
     rest = weighted(family, direction.map(operator.sub, of_entropy), inverse, inverse)
     return rest.map(operator.add, weighted(family, of_entropy, is_in, is_in))
+
+
+def directions_of_minibatch(
+    here: Families,
+    estimate: Averages,
+    visited: Arrays,
+    points: estimators.PointsBySite | None,
+    gradient_of: Callable,
+) -> Families:
+    """Return the directions of an estimate as those of the bound of all data.
+
+    :param visited: how often a minibatch counts each coordinate, by site, where it visits a part.
+    :param points: of random draws, whose entropy has noise; None for others.
+    :param gradient_of: as an evaluator has it.
+    """
+    directions = dict(estimate.directions)
+    for site, weights in visited.items():
+        family, of_entropy = here[site], None
+        if points is not None:
+            noise, of_draws = points.noise[site], masked(points.weights, estimate.kept, family.xp)
+            of_draws = of_draws / of_draws.sum()
+            of_entropy = stein_direction(family, 0.0 * noise, noise, of_draws, gradient_of)
+        directions[site] = natural_gradient_of_minibatch(
+            family, directions[site], weights, of_entropy
+        )
+    return directions
 
 
 def _inverse(xp: Any, weights: Array) -> tuple[Array, Array]:

@@ -22,9 +22,11 @@ from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.estimators.choice import is_noisy, points_at_once
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.table import EstimateCost
-from ngvi.guide.subsampled_latents import log_q_of_minibatch
+from ngvi.guide.subsampled_latents import directions_of_minibatch, log_q_of_minibatch
 from numpyro_ngvi.elbo.step import ElboStep, GuideSetUp, check_same_model, in_one_program
 from numpyro_ngvi.estimators import (
+    Averages,
+    Differentiator,
     Families,
     PointsBySite,
     make_estimator,
@@ -33,7 +35,7 @@ from numpyro_ngvi.estimators import (
     standard_normal,
     why_not_additive,
 )
-from numpyro_ngvi.estimators.moments import Averages, dot, finite_draws, in_passes, masked_mean
+from numpyro_ngvi.estimators.moments import dot, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing import LogDensity, posteriors_in
 from numpyro_ngvi.tracing.arguments import typed_key
@@ -41,10 +43,10 @@ from numpyro_ngvi.tracing.arguments import typed_key
 
 @dataclasses.dataclass
 class CountOfDraws:
-    """How many draws the steps of one run have left out."""
+    """A count of the draws that the steps of one run have left out."""
 
-    total: jax.Array  #: after the last step, which may be under way
-    known: int = 0  #: of these, those that were read
+    total: jax.Array  #: The count after the last step, which may be under way.
+    known: int = 0  #: The part of it that was read.
 
 
 @shared_doc(elbo.NaturalELBO)
@@ -73,10 +75,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         *,
         num_gradients: int | None = None,
         antithetic: bool = True,
-        quasi_random: bool = False,
         vectorize_particles: bool = True,
     ) -> None:
-        self._set_options(num_particles, curvature, num_gradients, antithetic, quasi_random)
+        self._set_options(num_particles, curvature, num_gradients, antithetic)
         super().__init__(num_particles=num_particles, vectorize_particles=vectorize_particles)
         self._counts: list[CountOfDraws] = []
         self._num_outside_jit = 0
@@ -89,7 +90,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         return self._num_dropped
 
     def new_count(self) -> CountOfDraws:
-        """For steps that return how many draws they have left out as :attr:`COUNT`."""
+        """Open a count for steps that return how many draws they have left out as :attr:`COUNT`."""
         self._counts.append(CountOfDraws(jnp.zeros((), int)))
         return self._counts[-1]
 
@@ -100,7 +101,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             self._count(total - known)
 
     def loss(self, *args: Any, **kwargs: Any) -> jax.Array:
-        """The loss in nats, whose gradient is the natural gradient.
+        """Return the loss in nats, whose gradient is the natural gradient.
 
         :raises TypeError: of the class itself.
         """
@@ -117,7 +118,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         *args: Any,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The loss in nats, whose gradient is the natural gradient, and the mutable state."""
+        """Return the loss in nats, with the natural gradient as gradient, and the mutable state."""
         run, here = (model, guide, args, kwargs), jax.lax.stop_gradient(param_map)
         arrays = jax.tree.leaves((rng_key, here, args, kwargs))
         is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays)
@@ -182,20 +183,25 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     def _step(
         self, step: ElboStep, posteriors: Families, params: dict[str, Any], draw_keys: jax.Array
     ) -> tuple[jax.Array, Any, jax.Array]:
-        """The loss, the model's mutable state, and how many draws were left out."""
+        """Return the loss, the model's mutable state, and how many draws were left out."""
         density, here = step.density, step.here
         curvature, cost = self._estimator_of(step)
         data = jax.tree.leaves((density.args, density.kwargs))
         at_once = points_at_once(max(map(np.size, data), default=1))
-        estimator: Any = make_estimator(curvature, cost, at_once, partners=step.has_partners)
+        estimator: Any = make_estimator(curvature, cost, partners=step.has_partners)
+        evaluate = Differentiator(step.log_density, at_once)
         if curvature == "gauss_newton":
             estimator = estimator.prepared(step)
 
         def batch(draw_key: jax.Array) -> tuple[Averages, jax.Array]:
             points = self._points(draw_key, step, cost)
             with jax.named_scope("moments"):
-                estimate = estimator(step.log_density, here, points)
-            estimate = step.with_visits(estimate, points, curvature == "stein")
+                estimate = estimator(evaluate, here, points)
+            drawn = points if curvature == "stein" else None
+            directions = directions_of_minibatch(
+                here, estimate, step.visited, drawn, evaluate.gradient_of
+            )
+            estimate = estimate._replace(directions=directions)
             # Those of quadrature have the whole entropy in them, and no noise that others cancel.
             counts = {} if curvature == "quadrature" else step.visited
             return estimate, _bound(estimate.values, estimate.kept, here, points, counts)
@@ -203,9 +209,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         together = _until_quiet if cost.max_batches > 1 else _once
         found = jax.lax.stop_gradient(together(batch, draw_keys))
         value, mutable_state = found.value, None
-        if curvature == "mean" or len(posteriors) < len(params):
+        if len(posteriors) < len(params):
             first = self._points(draw_keys[0], step, cost).some(slice(cost.num_hessians))
-            kept = jnp.broadcast_to(found.kept[: cost.num_hessians], (cost.num_hessians,))
+            kept = found.kept[: cost.num_hessians]
             values, first, mutable_state = self._differentiable_values(
                 step, first, params, kept, at_once
             )
@@ -242,7 +248,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         kept: jax.Array,
         at_once: int,
     ) -> tuple[jax.Array, PointsBySite, Any]:
-        """The log density as a function of the other parameters.
+        """Return the log density as a function of the other parameters.
 
         :return: values at the draws, the points that they belong to, and the model's mutable
             state after the first of them.
@@ -296,7 +302,6 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 family.dim,
                 family.loc.dtype,
                 antithetic=self.antithetic,
-                quasi_random=self.quasi_random,
             )
             for of_site, (site, family) in zip(of_sites, here.items(), strict=True)
         }
@@ -304,12 +309,12 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
 
 class _Summary(NamedTuple):
-    """What is left of a step's draws."""
+    """The results of a step's draws."""
 
     directions: Families
-    value: jax.Array  #: of the bound
-    kept: jax.Array  #: which draws count, of the first batch
-    num_dropped: jax.Array  #: of all
+    value: jax.Array  #: The bound.
+    kept: jax.Array  #: Whether draws of the first batch count.
+    num_dropped: jax.Array  #: Draws left out of all batches.
 
 
 def _once(batch: Callable, keys: jax.Array) -> _Summary:
@@ -318,8 +323,9 @@ def _once(batch: Callable, keys: jax.Array) -> _Summary:
 
 
 def _until_quiet(batch: Callable, keys: jax.Array) -> _Summary:
-    """Batches of points until their mean has little noise
-    (:func:`ngvi.estimators.choice.is_noisy`).
+    """Take batches of points until their mean has little noise.
+
+    See :func:`ngvi.estimators.choice.is_noisy`.
 
     :param batch: an estimate and the bound, from a key.
     """
@@ -361,21 +367,17 @@ def _bound(
     points: PointsBySite,
     visited: dict[str, jax.Array],
 ) -> jax.Array:
-    """In nats, of the first draws that are kept, as many as there are values; NaN of none.
+    """Return the bound of the first draws that are kept, as many as there are values.
 
     :param visited: how often a minibatch counts each coordinate, by site, where it visits a part.
     """
-    if not len(values):
-        return jnp.asarray(jnp.nan)
     first = points.some(slice(len(values)))
     gains = values - log_q_of_minibatch(here, first.noise, visited)
     return masked_mean(gains, kept[: len(values)], first.weights)
 
 
 def _where_finite(mutable_state: Any, before: dict[str, Any]) -> Any:
-    """The mutable state after a step, or that before it: of a batch with a NaN no step is taken,
-    and its running averages would never be finite again.
-    """
+    """Return the mutable state after a step, or that before it: a NaN would stay for good."""
     if not mutable_state or any(name not in before for name in mutable_state):
         return mutable_state  # none, or the first of it
     old = {name: before[name] for name in mutable_state}

@@ -1,4 +1,4 @@
-"""What a step of ``NaturalELBO`` knows of a model and its guide."""
+"""A model and its guide in a step of ``NaturalELBO``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import jax.numpy as jnp
 from jax import random
 
 from ngvi.estimators.additive_terms import NotAdditiveError
-from ngvi.guide.subsampled_latents import natural_gradient_of_minibatch
 from numpyro_ngvi.conjugate.guide import ConjugateSites
-from numpyro_ngvi.estimators import Families, PointsBySite, why_not_additive
-from numpyro_ngvi.estimators.moments import Averages
-from numpyro_ngvi.estimators.stein import stein_direction
+from numpyro_ngvi.estimators import Families, why_not_additive
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.tracing import (
     LogDensity,
@@ -31,10 +28,10 @@ class ElboStep(NamedTuple):
     density: LogDensity
     set_up: GuideSetUp
     here: Families
-    params: dict[str, Any]  #: of model and guide
+    params: dict[str, Any]  #: Of model and guide.
     guide_key: jax.Array
-    visited: dict[str, jax.Array]  #: how often each coordinate counts, where a part is visited
-    has_partners: bool  #: whether the guide draws more than latent vectors
+    visited: dict[str, jax.Array]  #: Weights of coordinates, if a part is visited.
+    has_partners: bool  #: Whether the guide draws more than latent vectors.
 
     @classmethod
     def of(
@@ -45,7 +42,7 @@ class ElboStep(NamedTuple):
         params: dict[str, Any],
         guide_key: jax.Array,
     ) -> ElboStep:
-        """Of values that are differentiated."""
+        """Make a step of values that are differentiated."""
         here, params = jax.lax.stop_gradient((posteriors, params))
         visited = density.visited(here, params, guide_key) if set_up.has_plates else {}
         parts = getattr(density.guide, "_guides", [density.guide])
@@ -61,21 +58,9 @@ class ElboStep(NamedTuple):
         run = self.density, means, self.params, self.guide_key
         return hessian_obstacle(*run, self.set_up.missed_curvature)
 
-    def with_visits(self, estimate: Averages, points: PointsBySite, is_stein: bool) -> Averages:
-        """With those of a minibatch of latents (:mod:`ngvi.guide.subsampled_latents`)."""
-        directions = dict(estimate.directions)
-        for site, weights in self.visited.items():
-            family, noise, of_entropy = self.here[site], points.noise[site], None
-            if is_stein:
-                of_entropy = stein_direction(family, jnp.zeros_like(noise), noise, estimate.kept)
-            directions[site] = natural_gradient_of_minibatch(
-                family, directions[site], weights, of_entropy
-            )
-        return estimate._replace(directions=directions)
-
 
 class GuideSetUp:
-    """What is known of the model where a guide starts, in whose trace nothing has a value.
+    """Facts about the model where a guide starts, as in a trace nothing has a value.
 
     By the arguments that the guide was set up with; where these were traced as well, nothing is
     known, and nothing found.
@@ -97,7 +82,7 @@ class GuideSetUp:
         return any(part.create_plates is not None for part in self._parts)
 
     def missed_curvature(self) -> list[str] | None:
-        """Which sites' curvature is not their Hessian's, as :func:`hessian_obstacle` asks."""
+        """Return sites whose curvature is not their Hessian's, as :func:`hessian_obstacle` asks."""
         if not self._parts:
             return None
         first = self._parts[0]
@@ -108,7 +93,7 @@ class GuideSetUp:
         return first.missed_curvature
 
     def at_start(self) -> tuple[LogDensity, Families, dict[str, Any], jax.Array] | None:
-        """The log density at the guide's own arguments, families, parameters, and a key."""
+        """Return the log density at the guide's own arguments, families, parameters, and a key."""
         if self._arguments is None:
             return None
         with jax.ensure_compile_time_eval():
@@ -117,7 +102,7 @@ class GuideSetUp:
         return LogDensity(*self._run, *self._arguments, key), self._here, self._params, key
 
     def not_additive(self, is_asked_for: bool) -> Exception | None:
-        """Why the log density is no sum of smooth terms, or is not known to be one.
+        """Return why the log density is no sum of smooth terms, or is not known to be one.
 
         :param is_asked_for: whether to trust it to be one where nothing is known.
         """
@@ -152,7 +137,7 @@ def in_one_program(
     rng_key: jax.Array,
     params: dict[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A step outside of ``jax.jit``: it is traced, and compiled where none does the same.
+    """Take a step outside of ``jax.jit``, compiled where no program does the same.
 
     :param evaluate: the step's ``"loss"``, and what else it finds, from a key and parameters.
     :return: what it finds, and the loss's gradient in all parameters of real numbers.

@@ -12,6 +12,7 @@ import numpy as np
 
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
+from ngvi.estimators.from_gradients import Averages
 from ngvi.estimators.points import (
     MAX_PROBED_DIAGONAL,
     Arrays,
@@ -21,10 +22,10 @@ from ngvi.estimators.points import (
     scales,
 )
 from ngvi.families.curvature import keeps_rows, reads_diagonal
+from numpyro_ngvi.estimators.differentiate import Differentiator
 from numpyro_ngvi.estimators.moments import (
-    Averages,
     Density,
-    Gradients,
+    Draws,
     finite_draws,
     gradients,
     masked_mean,
@@ -45,15 +46,12 @@ MAX_BATCHED_PRODUCTS = 128
 @shared_doc(table.Hessian)
 @dataclasses.dataclass(frozen=True)
 class Hessian:
-    """:param at_once: how many draws share a pass of gradients."""
+    """All draws that share a pass have their products together."""
 
     num_hessians: int
-    at_once: int
 
-    def __call__(
-        self, density: Density, here: Families, points: PointsBySite, params: Any = ()
-    ) -> Averages:
-        latents = points.of(here)
+    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
+        density, params, latents = evaluate.density, evaluate.params, points.of(here)
         first = jax.tree.map(lambda leaf: leaf[: self.num_hessians], (latents, points.keys))
         found, hessians = over_draws(
             lambda draw: self.at(density, here, draw[0], params, draw[1]), first, here
@@ -62,7 +60,7 @@ class Hessian:
         values = found.values
         if len(points.weights) > len(kept):
             rest = jax.tree.map(lambda leaf: leaf[len(kept) :], (latents, points.keys))
-            more = gradients(density, rest[0], params, rest[1], self.at_once)
+            more = gradients(density, rest[0], params, rest[1], evaluate.at_once)
             found = jax.tree.map(lambda *parts: jnp.concatenate(parts), found, more)
             kept = jnp.concatenate([kept, finite_draws((more.values, more.by_site))])
         directions = {
@@ -76,13 +74,13 @@ class Hessian:
 
     @jax.named_scope("direction")
     def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
-        """The natural gradient from the parts of the Hessian at the draws that are kept."""
+        """Return the natural gradient from the parts of the Hessian at the draws that are kept."""
         hessian = jax.tree.map(lambda leaf: masked_mean(leaf, kept), hessians)
         return family.bonnet_price(gradient, hessian)
 
     def at(
         self, density: Density, here: Families, latents: Arrays, params: Any, key: jax.Array
-    ) -> tuple[Gradients, dict[str, Any]]:
+    ) -> tuple[Draws, dict[str, Any]]:
         """Value, gradients, and the families' parts of the Hessian at one draw."""
         return value_gradients_hessians(density, here, latents, params, key)
 
@@ -95,7 +93,7 @@ def value_gradients_hessians(
     key: jax.Array,
     *,
     is_rest: bool = False,
-) -> tuple[Gradients, dict[str, Any]]:
+) -> tuple[Draws, dict[str, Any]]:
     """Value, gradients, and the families' parts of the Hessian at one draw.
 
     :param is_rest: whether this is what examples leave, of which a family that keeps their
@@ -120,11 +118,11 @@ def value_gradients_hessians(
         else:
             products = _products(product, family, latents[site].dtype)
             hessians[site] = family.assemble_hessian(products)
-    return Gradients(value, by_site, of_params), hessians
+    return Draws(value, by_site, of_params), hessians
 
 
 def over_draws(function: Callable, arguments: Any, here: Families) -> Any:
-    """``function`` of every draw, all at once where that is cheap, else one after another."""
+    """Apply a function to every draw, all at once where that is cheap, else one after another."""
     if len(jax.tree.leaves(arguments)[0]) == 1:  # in a loop convolutions take twice as long
         found = function(jax.tree.map(lambda leaf: leaf[0], arguments))
         return jax.tree.map(lambda leaf: leaf[None], found)
@@ -147,7 +145,7 @@ def _products(product: Callable, family: Family, dtype: jnp.dtype) -> jax.Array:
 
 
 def diagonal(product: Callable, dim: int, dtype: jnp.dtype) -> jax.Array:
-    """The diagonal of a Hessian, from two products if it is all that there is, else from ``dim``.
+    """Return the diagonal of a Hessian, from two products if nothing else is in it, else ``dim``.
 
     :param product: with a vector.
     """

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ngvi.estimators.from_gradients import Averages
 from ngvi.estimators.points import Families, PointsBySite
-from numpyro_ngvi.estimators.moments import Averages, Density, dot, finite_draws, gradients
+from numpyro_ngvi.estimators.moments import Density, dot, finite_draws, gradients
 
 
 def of_mixture(

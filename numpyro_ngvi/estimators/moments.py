@@ -1,4 +1,4 @@
-"""What an estimator is given, what it returns, and averages over the draws that are finite."""
+"""Gradients, and averages over the draws that are finite."""
 
 from __future__ import annotations
 
@@ -8,48 +8,37 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ngvi.estimators.points import Arrays, Families
-from ngvi.families.curvature import GroupSpread
+from ngvi.estimators.points import Arrays
 
 #: ``density(latents, params, key)``: the log density at one draw, a scalar. ``params`` is a
 #: pytree of whatever else is to be differentiated, the key is that of the guide's other draws.
 Density = Callable[[Arrays, Any, jax.Array], jax.Array]
 
 
-class Averages(NamedTuple):
-    """Averages over the draws all of whose numbers are finite; NaN if there are none."""
-
-    directions: Families  #: the natural gradients of the bound
-    values: jax.Array  #: of the log density at the first draws, shape ``(M,)``
-    kept: jax.Array  #: which draws count, booleans of shape ``(N,)``
-    params: Any  #: the mean gradient for ``params``
-    spread: GroupSpread | None = None  #: of groups of points, all families together
-
-
-class Gradients(NamedTuple):
+class Draws(NamedTuple):
     """Values and gradients at draws."""
 
-    values: jax.Array  #: shape ``(N,)``
-    by_site: Arrays  #: shapes ``(N, d)``
-    params: Any  #: a leading axis of ``N``
+    values: jax.Array  #: Values of shape ``(N,)``.
+    by_site: Arrays  #: Gradients of shapes ``(N, d)``.
+    params: Any  #: Gradients with a leading axis of ``N``.
 
 
 def gradients(
     density: Density, latents: Arrays, params: Any, keys: jax.Array, at_once: int
-) -> Gradients:
+) -> Draws:
     """Values and gradients of the log density, of all sites in one pass."""
 
-    def at(argument: Any) -> Gradients:
+    def at(argument: Any) -> Draws:
         value, (of_latents, of_params) = jax.value_and_grad(density, (0, 1))(
             argument[0], params, argument[1]
         )
-        return Gradients(value, of_latents, of_params)
+        return Draws(value, of_latents, of_params)
 
     return in_passes(at, (latents, keys), at_once)
 
 
 def in_passes(function: Callable, arguments: Any, at_once: int) -> Any:
-    """``function`` of every draw, so many at once, in one program.
+    """Apply a function to every draw, this many at once, in one program.
 
     :param function: of one draw's arguments.
     :param arguments: a pytree of arrays with a leading axis of draws.
@@ -70,19 +59,19 @@ def _take(tree: Any, index: jax.Array) -> Any:
 
 
 def finite_draws(tree: Any) -> jax.Array:
-    """For each index of the leading axis, whether everything is finite."""
+    """Tell for each index of the leading axis whether everything is finite."""
     # One sum per draw, not one comparison per entry: NaN and infinities survive addition.
     sums = [jnp.sum(leaf.reshape(leaf.shape[0], -1) * 0, -1) for leaf in jax.tree.leaves(tree)]
     return jnp.isfinite(sum(sums))
 
 
 def dot(matrix: jax.Array, vector: jax.Array) -> jax.Array:
-    """Their product, on any device as precise as the numbers."""
+    """Multiply a matrix and a vector, on any device as precisely as their numbers are."""
     return jnp.matmul(matrix, vector, precision=jax.lax.Precision.HIGHEST)
 
 
 def masked_mean(values: jax.Array, kept: jax.Array, weights: jax.Array | float = 1.0) -> jax.Array:
-    """The weighted mean over the leading axis of what is kept; NaN if nothing is."""
+    """Return the weighted mean over the leading axis of what is kept; NaN if nothing is."""
     weights = jnp.where(kept, weights, 0).astype(values.dtype)
     if values.ndim == 1:  # two sums, as one product
         values = jnp.where(kept, values, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ngvi._docs import shared_doc
-from ngvi.estimators import table
+from ngvi.estimators import from_gradients
 from ngvi.estimators.additive_terms import AdditiveTerms, Term
 from ngvi.estimators.additivity import check_paths, check_smooth
+from ngvi.estimators.from_gradients import Averages
 from ngvi.estimators.nodes import (
     NodeSums,
     PredictorCovariance,
@@ -24,9 +23,9 @@ from ngvi.estimators.nodes import (
     nodes,
     pairs,
 )
-from ngvi.estimators.points import Families, PointsBySite, log_q
-from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
-from numpyro_ngvi.estimators.moments import Averages, Density
+from ngvi.estimators.points import Families, PointsBySite
+from ngvi.estimators.quadrature import Integrand, Pull, Push, num_probes
+from numpyro_ngvi.estimators.moments import Density
 from numpyro_ngvi.tracing.additive_terms import terms_of, untraced_terms_of
 from numpyro_ngvi.tracing.compilation import compiled
 
@@ -35,29 +34,13 @@ from numpyro_ngvi.tracing.compilation import compiled
 NUMBERS_AT_ONCE, FEWEST_AT_ONCE = 2**15, 4
 
 
-@shared_doc(table.Quadrature)
-@dataclasses.dataclass(frozen=True)
-class Quadrature:
+class Quadrature(from_gradients.Quadrature):
     """The terms are found whenever it is traced."""
 
-    def __call__(
-        self, density: Density, here: Families, points: PointsBySite, params: Any = ()
-    ) -> Averages:
+    def __call__(self, evaluate: Any, here: Families, points: PointsBySite) -> Averages:
         # Large numbers cancel at the optimum; a GPU's default (tf32) keeps ten bits of them.
         with jax.default_matmul_precision("highest"):
-            terms = find_terms(density, here, params, points.keys[0])
-            found = expectations(terms, list(here.values()), JaxCalculus())
-            with jax.named_scope("direction"):
-                directions = {
-                    site: family.bonnet_price(*part)
-                    for (site, family), part in zip(here.items(), found.parts, strict=True)
-                }
-        entropy = sum(family.entropy() for family in here.values())
-        # Values at draws without their noise: minus log q they are the bound, each of them.
-        values = found.value + entropy + log_q(here, points.noise)
-        nothing = jax.tree.map(jnp.zeros_like, params)
-        kept = jnp.broadcast_to(found.is_finite, values.shape)
-        return Averages(directions, values, kept, nothing)
+            return super().__call__(evaluate, here, points)
 
 
 def find_terms(
@@ -67,7 +50,7 @@ def find_terms(
     key: jax.Array,
     terms_of: Callable[..., AdditiveTerms] = terms_of,
 ) -> AdditiveTerms:
-    """Those of a log density.
+    """Find the terms of a log density.
 
     :param terms_of: or :func:`~numpyro_ngvi.tracing.additive_terms.untraced_terms_of`.
     :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
@@ -141,7 +124,7 @@ class JaxCalculus:
 def _along(
     term: Term, centre: list[jax.Array], half: tuple[jax.Array, ...], t: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """A term and its derivative at ``centre + t half``, flat."""
+    """Return a term and its derivative at ``centre + t half``, flat."""
     steps = [step.astype(one.dtype) for one, step in zip(centre, half, strict=True)]
     places = [one + t.astype(one.dtype) * step for one, step in zip(centre, steps, strict=True)]
     found = jax.jvp(term.value, (places,), (steps,))
@@ -188,14 +171,14 @@ def _mean(term: Term, means: list[jax.Array], covariance: PredictorCovariance) -
 
 
 def _divisor(number: int, most: int) -> int:
-    """The largest one up to a limit."""
+    """Return the largest divisor up to a limit."""
     return max(count for count in range(1, max(most, 1) + 1) if number % count == 0)
 
 
 def derivatives(
     function: Callable[[list[jax.Array]], jax.Array], at: list[jax.Array]
 ) -> TermMoments:
-    """Of a function that goes element by element."""
+    """Differentiate a function that goes element by element."""
 
     def along(one: Callable, index: int) -> Callable:
         def derivative(predictors: list[jax.Array]) -> jax.Array:
@@ -212,7 +195,7 @@ def derivatives(
 def why_not_additive(
     density: Density, here: Families, params: Any, key: jax.Array, *, check: bool = True
 ) -> Exception | None:
-    """Why a log density is no sum of smooth terms, or None.
+    """Return why a log density is no sum of smooth terms, or None.
 
     :param check: whether to look for kinks; not while it is traced.
     """

@@ -56,8 +56,8 @@ class Evaluation:
         def log_density(latents: dict[str, jax.Array], others: State, key: jax.Array) -> jax.Array:
             return self.density(held, latents, {**state, **others}, key, model_key, rows, arrays)
 
-        estimator = curvature.make_estimator(self.estimator, self.cost, self.at_once[0])
-        estimate = estimator(log_density, here, points, not_gaussian(state))
+        evaluate = curvature.Differentiator(log_density, self.at_once[0], not_gaussian(state))
+        estimate = curvature.make_estimator(self.estimator, self.cost)(evaluate, here, points)
         first = points.some(slice(len(estimate.values)))
         # Not finite, if a value is not: the search is to see it.
         gains = first.weights * (estimate.values - curvature.log_q(here, first.noise))

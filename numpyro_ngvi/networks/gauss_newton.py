@@ -18,7 +18,7 @@ from ngvi.estimators.points import Arrays, Families
 from ngvi.families.curvature import keeps_rows
 from ngvi.networks.examples import FEW_NUMBERS, NOT_BY_ROWS, are_same
 from numpyro_ngvi.estimators.hessian import Hessian, value_gradients_hessians
-from numpyro_ngvi.estimators.moments import Density, Gradients, masked_mean
+from numpyro_ngvi.estimators.moments import Density, Draws, masked_mean
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.networks.examples import examples, one_by_one
 from numpyro_ngvi.tracing import conjugate_sites_in
@@ -64,7 +64,7 @@ class GaussNewton(Hessian):
 
     def at(
         self, density: Density, here: Families, latents: Arrays, params: Any, key: jax.Array
-    ) -> tuple[Gradients, dict[str, Any]]:
+    ) -> tuple[Draws, dict[str, Any]]:
         def rest(latents: Arrays, params: Any, key: jax.Array) -> jax.Array:
             return self.split(latents, params, key)[2]
 
@@ -90,7 +90,7 @@ class GaussNewton(Hessian):
             lambda params: jnp.sum(scale * log_likelihoods(latents, params))
         )(params)
         of_params = jax.tree.map(jnp.add, found.params, of_params)
-        return Gradients(found.values + value, by_site, of_params), hessians
+        return Draws(found.values + value, by_site, of_params), hessians
 
     def direction(self, family: Family, gradient: jax.Array, hessians: Any, kept: Any) -> Family:
         if not keeps_rows(family):

@@ -159,7 +159,7 @@ is_sum_of_terms = functools.partial(is_sum, terms_of)
 
 
 def _only(program: Any, results: slice) -> Any:
-    """A program of some of its results, so that operations that others depend on are idle."""
+    """Return a program of some of its results; operations that others depend on are idle."""
     own = program.jaxpr.outvars[results]
     names = program.jaxpr.debug_info._replace(result_paths=("",) * len(own))
     return program.replace(jaxpr=program.jaxpr.replace(outvars=own, debug_info=names))
@@ -222,7 +222,7 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
 
 
 def _is_finite_check(equation: Any, inputs: list[Node]) -> bool:
-    """Whether NumPyro asks if a value is a number: what is none is so in the result as well."""
+    """Tell whether NumPyro asks if a value is a number; without one the result has none either."""
     name, arguments = equation.primitive.name, equation.invars
     if name == "is_finite" or (name == "eq" and arguments[0] is arguments[1]):
         return True
@@ -269,7 +269,7 @@ def _kind(equation: Any, inputs: list[Node]) -> Kind:
 def _with_rule(
     reader: Reader, program: Any, equation: Any, inputs: list[Node], shapes: list[tuple]
 ) -> list[Node]:
-    """An operation whose derivative has a rule of its own: whole, if it goes by elements."""
+    """Return an operation whose derivative has a rule of its own: whole, if it goes by elements."""
     inner = _inner(equation)
     is_each = len(shapes) == 1 and all(
         value.shape in ((), shapes[0]) and (value.is_constant or value.shape == shapes[0])
@@ -305,7 +305,7 @@ def _bound(equation: Any, *values: Any) -> Any:
 
 
 def _single(program: Any, equation: Any) -> Callable[..., Any]:
-    """An operation with a rule of its own, as a function."""
+    """Return an operation with a rule of its own, as a function."""
     given = [atom for atom in equation.invars if not hasattr(atom, "val")]
     single = program.replace(
         constvars=(),

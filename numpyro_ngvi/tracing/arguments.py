@@ -65,7 +65,7 @@ class Arguments:
         self._leaves, self.arrays = other._leaves, other.arrays
 
     def rebuilt(self, arrays: list) -> tuple[tuple, dict]:
-        """The arguments with these arrays."""
+        """Return the arguments with these arrays."""
         leaves = list(self._leaves)
         for index, array in zip(self._dynamic, arrays, strict=True):
             leaves[index] = array

@@ -21,8 +21,8 @@ import numpy as np
 from numpyro_ngvi.tracing.programs import Programs, kept, without_collections
 from numpyro_ngvi.tracing.traced import inlined
 
-#: Programs of models that are kept, those of some ten models: each takes three megabytes.
-MOST_KEPT = 64
+#: Programs of models that are kept, and traces: those of some ten models, three megabytes each.
+MOST_KEPT = 128
 
 _SOONER = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 _AT_ONCE = {
@@ -59,7 +59,7 @@ def compiled(
     runs_few: bool = False,
     of: Hashable | None = None,
 ) -> Callable[..., Any]:
-    """The function, compiled at its first call for arguments of these shapes.
+    """Return the function, compiled at its first call for arguments of these shapes.
 
     A function that is made in another one, as a model's are, is traced then, and compiled only if
     no program that does the same is kept (:mod:`~numpyro_ngvi.tracing.programs`).
@@ -118,7 +118,7 @@ def _jit_often(function: Callable) -> Callable:
 
 
 def blocks(rows: np.ndarray, at_once: int) -> list[np.ndarray]:
-    """So many rows each, of which the last is repeated as it takes: one program does for all.
+    """Split rows into blocks of one size, which one program does for; the last row fills up.
 
     :param rows: shape ``(N, d)``.
     """

@@ -1,4 +1,4 @@
-"""Which latents of a model interact in the posterior.
+"""Latents of a model that interact in the posterior.
 
 :func:`posterior_dependencies` traces the model abstractly, without data passing through it.
 :func:`hessian_product` evaluates the model's curvature at one point.

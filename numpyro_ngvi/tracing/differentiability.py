@@ -1,5 +1,6 @@
-"""Whether a model has a Hessian, whether that is its curvature
-(:mod:`ngvi.estimators.missed_curvature`), and if not, which sites are the reason.
+"""A check that a model has a Hessian which is its curvature, and sites that are the reason if not.
+
+See :mod:`ngvi.estimators.missed_curvature`.
 
 Programs are asked first, and numbers only where a gradient may jump.
 """
@@ -35,7 +36,7 @@ def hessian_obstacle(
     guide_key: jax.Array,
     missed: Callable[[], list[str] | None],
 ) -> Exception | None:
-    """Why the log density has no Hessian, naming the sites; None if it has one.
+    """Return why the log density has no Hessian, naming the sites; None if it has one.
 
     Only traces abstractly; nothing is evaluated but by ``missed``. A model that cannot even be run
     raises.
@@ -62,7 +63,7 @@ def hessian_obstacle(
 def sites_without_hessian(
     density: LogDensity, latents: Latents, params: dict[str, Any], guide_key: jax.Array
 ) -> list[str]:
-    """The sites whose log density cannot be differentiated twice.
+    """Return the sites whose log density cannot be differentiated twice.
 
     Only traces abstractly; nothing is evaluated.
     """
@@ -90,7 +91,7 @@ def sites_with_missed_curvature(
     here: dict[str, Family],
     params: dict[str, Any],
 ) -> list[str] | None:
-    """Which sites have a curvature that is not their Hessian's; None if the log density has none.
+    """Return sites with a curvature that is not their Hessian's; None if the log density has none.
 
     Compiles a gradient and a product with the Hessian, and runs them seven times; where they
     disagree, once more 82 times, and for each site. In the trace of another program it needs
@@ -136,7 +137,7 @@ def _missed(
     params: dict[str, Any],
     arguments: Arguments,
 ) -> list[str]:
-    """Which of the functions change other than their Hessians say."""
+    """Return which of the functions change other than their Hessians say."""
 
     def run(t: jax.Array, centre: Latents, step: Latents, params: Any, arrays: list) -> Any:
         def function(latents: Latents) -> dict[str, jax.Array]:
@@ -166,7 +167,7 @@ def _joined(by_site: dict[str, Any]) -> np.ndarray:
 
 
 def _differentiated_twice(function: Callable[[Any], jax.Array], point: Any) -> Any:
-    """The program of a product with the Hessian of a function of a pytree, which is only traced.
+    """Trace the program of a product with the Hessian of a function of a pytree.
 
     :param point: arrays of the shapes of its argument.
     :raises Exception: whatever JAX says where there is none.
@@ -188,7 +189,7 @@ def _differentiated_twice(function: Callable[[Any], jax.Array], point: Any) -> A
 
 
 def _may_jump(jaxpr: Any, depends: list[bool] | None = None) -> bool:
-    """Whether a program has an operation whose result jumps as its arguments go on.
+    """Tell whether a program has an operation whose result jumps as its arguments go on.
 
     Smooth functions may have some as well, such as ``log1p(exp(-abs(x)))``; one without any has no
     kink, and no wrong second derivative but by a function that a user differentiated by hand.
@@ -215,7 +216,7 @@ def _may_jump(jaxpr: Any, depends: list[bool] | None = None) -> bool:
 
 
 def _primitives(jaxpr: Any) -> Iterator[str]:
-    """The names of all operations."""
+    """Return the names of all operations."""
     for equation in jaxpr.eqns:
         yield equation.primitive.name
         for part in _parts(equation):
@@ -223,7 +224,7 @@ def _primitives(jaxpr: Any) -> Iterator[str]:
 
 
 def _parts(equation: Any) -> Iterator[Any]:
-    """The programs that an operation runs."""
+    """Return the programs that an operation runs."""
     for value in equation.params.values():
         for part in value if isinstance(value, (tuple, list)) else (value,):
             inner = getattr(part, "jaxpr", part)

@@ -20,7 +20,7 @@ def enumerated_log_density(
     scales: tuple[float | None, ...],
     max_plate_nesting: int,
 ) -> jax.Array:
-    """The log density of a model, with its enumerated latents summed out.
+    """Return the log density of a model, with its enumerated latents summed out.
 
     Latents that are independent of each other may count differently often.
 
@@ -42,8 +42,9 @@ def enumerated_log_density(
 
 
 class SitesOfScale(Messenger):
-    """The sites of a model that count so many times, once: NumPyro's sum over enumerated values
-    would scale its terms.
+    """Count the sites of a model with one scale once.
+
+    NumPyro's sum over enumerated values would scale its terms.
 
     :param scale: as :func:`scale_of` has it.
     """

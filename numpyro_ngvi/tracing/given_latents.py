@@ -55,7 +55,7 @@ class AsDrawn(Messenger):
 
 
 class Drawn(Delta):
-    """Of a value that is its own: the two are not compared, entry by entry."""
+    """A point mass at a value that is its own: the two are not compared, entry by entry."""
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         return self.log_density

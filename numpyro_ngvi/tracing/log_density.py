@@ -37,7 +37,7 @@ Latents = dict[str, jax.Array]
 
 
 def latent_site(parameter: str) -> str:
-    """The site that a ``NaturalGaussianGuide`` draws its latent vector at.
+    """Return the site that a ``NaturalGaussianGuide`` draws its latent vector at.
 
     :param parameter: the name of the guide's parameter, ``"{prefix}_posterior"``.
     """
@@ -45,7 +45,7 @@ def latent_site(parameter: str) -> str:
 
 
 def posteriors_in(params: dict[str, Any]) -> dict[str, Family]:
-    """The Gaussians among the parameters, by the name of the site that draws from them.
+    """Return the Gaussians among the parameters, by the name of the site that draws from them.
 
     :raises ValueError: if there is none, and no conjugate site.
     """
@@ -62,7 +62,7 @@ def posteriors_in(params: dict[str, Any]) -> dict[str, Family]:
 
 
 def conjugate_sites_in(params: dict[str, Any]) -> dict[str, ConjugateSite]:
-    """The conjugate sites among the parameters, by parameter."""
+    """Return the conjugate sites among the parameters, by parameter."""
     return {name: value for name, value in params.items() if isinstance(value, ConjugateSite)}
 
 
@@ -90,7 +90,7 @@ class LogDensity:
         self._scales = tuple(dict.fromkeys(map(scale_of, trace)))
 
     def __call__(self, latents: Latents, params: dict[str, Any], guide_key: jax.Array) -> jax.Array:
-        """The log density in nats, a scalar.
+        """Return the log density in nats, a scalar.
 
         :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
         :param params: all parameters of model and guide.
@@ -102,7 +102,7 @@ class LogDensity:
     def with_mutable_state(
         self, latents: Latents, params: dict[str, Any], guide_key: jax.Array
     ) -> tuple[jax.Array, Any]:
-        """The log density, and the model's mutable state after the run.
+        """Return the log density, and the model's mutable state after the run.
 
         Averaged over conjugate sites, see :mod:`ngvi.conjugate.site`.
         """
@@ -120,7 +120,7 @@ class LogDensity:
         return values.mean(), jax.tree.map(lambda state: state[0], states)
 
     def visited(self, here: dict[str, Family], params: dict[str, Any], guide_key: jax.Array) -> Any:
-        """How often the minibatch counts each coordinate, by those sites of which it visits a part.
+        """Return how often the minibatch counts each coordinate, by sites that it visits in part.
 
         :param here: the families, by the name of the guide's sample site.
         """
@@ -139,7 +139,7 @@ class LogDensity:
         return self._summed(params, guide)
 
     def _summed(self, params: dict[str, Any], guide: Callable) -> tuple[jax.Array, Any]:
-        """The negative loss of ``Trace_ELBO``, with the sites in the model's order.
+        """Return the negative loss of ``Trace_ELBO``, with the sites in the model's order.
 
         NumPyro's is the order of a set, which is another one in each process: the bound would be
         rounded otherwise in a run that goes on from a checkpoint, and compiled again.
@@ -179,7 +179,7 @@ class LogDensity:
         given: dict[str, Any] | None = None,
         guide: Callable | None = None,
     ) -> Callable:
-        """The guide with its Gaussian draws given and their ``log q`` hidden.
+        """Return the guide with its Gaussian draws given and their ``log q`` hidden.
 
         :param given: conjugate sites by parameter, and values of these sites.
         :param guide: in place of the density's.

@@ -36,13 +36,13 @@ class OfSites:
         return jax.core.eval_jaxpr(self._program, self._constants, *values, *self._params)[0]
 
     def fixed(self) -> OfSites:
-        """The same, without derivatives by its parameters."""
+        """Return the same density, without derivatives by its parameters."""
         other = copy.copy(self)
         other._params = jax.lax.stop_gradient(self._params)
         return other
 
     def given(self, latent: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        """The density as a function of the vector's locals.
+        """Return the density as a function of the vector's locals.
 
         Whatever hangs on the other latents alone is computed once, however often it is called, and
         has no part in its derivatives.
@@ -65,12 +65,12 @@ class OfSites:
 class Halves(NamedTuple):
     """A program in two parts, one after the other."""
 
-    first: Jaxpr  #: of the arguments that are not open
-    rest: Jaxpr  #: of the results of ``first``, and of the open arguments
+    first: Jaxpr  #: A program of the arguments that are not open.
+    rest: Jaxpr  #: A program of the results of ``first`` and the open arguments.
 
 
 def halved(program: Jaxpr, is_open: Sequence[bool]) -> Halves:
-    """A program's part that can be computed before its open arguments are known.
+    """Return a program's part that can be computed before its open arguments are known.
 
     :param is_open: whether an argument is; those beyond are not.
     """

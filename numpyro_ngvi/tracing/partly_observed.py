@@ -44,7 +44,7 @@ class ProperWhereObserved(Messenger):
 def idle_latents(
     model: Callable, trace: dict[str, Any], args: tuple, kwargs: dict
 ) -> frozenset[str]:
-    """The latents with masked elements on which the density does not depend at all.
+    """Return the latents with masked elements on which the density does not depend at all.
 
     Costs nothing without masked latents, and else a run of the model and one for each of them.
     """
@@ -79,18 +79,18 @@ def idle_latents(
 
 
 def idle_in(guide: Any) -> frozenset[str]:
-    """What the guides in a guide know of idle latents."""
+    """Return what the guides in a guide know of idle latents."""
     parts = getattr(guide, "_guides", [guide.fn] if isinstance(guide, Messenger) else [])
     return getattr(guide, "idle_latents", frozenset()).union(*map(idle_in, parts))
 
 
 def is_masked(fn: dist.Distribution) -> bool:
-    """Whether a mask may leave elements out."""
+    """Tell whether a mask may leave elements out."""
     return mask_of(fn) is not True
 
 
 def mask_of(fn: dist.Distribution) -> Any:
-    """Where a distribution counts, or True for everywhere."""
+    """Return where a distribution counts, or True for everywhere."""
     mask: Any = True
     while isinstance(fn, (dist.ExpandedDistribution, dist.MaskedDistribution)):
         if isinstance(fn, dist.MaskedDistribution):

@@ -23,7 +23,7 @@ def draws_of_prior(
     rng_key: jax.Array,
     count: int,
 ) -> jax.Array:
-    """Unconstrained, shape ``(count, d)``; somewhere where a prior is improper.
+    """Draw latents, unconstrained, shape ``(count, d)``; somewhere where a prior is improper.
 
     :param sites: the latents, in the order of the vector.
     """
@@ -41,7 +41,7 @@ def draws_of_prior(
 
 
 def _anywhere(site: dict[str, Any]) -> jax.Array | None:
-    """A point for sites whose prior is improper, and cannot be sampled."""
+    """Return a point for sites whose prior is improper, and cannot be sampled."""
     if site["type"] == "sample" and not site["is_observed"]:
         fn = site["fn"]
         while hasattr(fn, "base_dist"):

@@ -42,7 +42,7 @@ _FEW = 64
 
 
 class Counts(NamedTuple):
-    """What has become of programs that were asked for."""
+    """Numbers of programs that were compiled and reused."""
 
     compiled: int
     reused: int
@@ -59,8 +59,7 @@ class Programs:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._kept: collections.OrderedDict[Hashable, Callable] = collections.OrderedDict()
-        self._traces: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
+        self._kept: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
         self._lock = threading.Lock()
         self._compiled = self._reused = 0
 
@@ -69,65 +68,51 @@ class Programs:
 
     @property
     def counts(self) -> Counts:
-        """Of this process so far."""
+        """Counts of this process so far."""
         return Counts(self._compiled, self._reused)
 
     def clear(self) -> None:
         """Keep none of them."""
         with self._lock:
             self._kept.clear()
-            self._traces.clear()
 
     def renew_lock(self) -> None:
-        """Of a process that was forked, maybe while another thread held it."""
+        """Make a new lock in a forked process, as another thread may have held the old one."""
         self._lock = threading.Lock()
 
     def of(self, key: Hashable | None, make: Callable[[], Callable]) -> Callable:
-        """The program of a key.
+        """Return the program of a key.
 
         :param key: None for one that cannot be told from others, which is not kept.
         :param make: compiles it, at its first call.
         """
-        with self._lock:
-            found = self._last(self._kept, key)
-            if found is not None:
-                self._reused += 1
-                return found
-            found = make()
+
+        def counted() -> Callable:
             self._compiled += 1
-            self._keep(self._kept, key, found)
-            return found
+            return make()
+
+        return self.trace(key, counted, is_program=True)
 
     def trace(self, key: Hashable | None, make: Callable[[], Any], is_program: bool = False) -> Any:
-        """What a function was traced to.
+        """Return what a function was traced to.
 
         :param key: all that decides on it; None if that is not known.
         :param make: traces it, if none is kept.
         :param is_program: whether it is a program that counts as reused.
         """
         with self._lock:
-            found = self._last(self._traces, key)
+            found = None if key is None else self._kept.get(key)
             if found is not None:
+                self._kept.move_to_end(key)
                 self._reused += is_program
                 return found
         found = make()  # which may ask for traces inside of it
-        with self._lock:
-            self._keep(self._traces, key, found)
-        return found
-
-    @staticmethod
-    def _last(kept: collections.OrderedDict, key: Hashable | None) -> Any:
-        """What is kept of a key, which is the last that was used."""
-        found = None if key is None else kept.get(key)
-        if found is not None:
-            kept.move_to_end(key)
-        return found
-
-    def _keep(self, kept: collections.OrderedDict, key: Hashable | None, found: Any) -> None:
         if key is not None:
-            kept[key] = found
-            while len(kept) > self.most:
-                kept.popitem(last=False)
+            with self._lock:
+                self._kept[key] = found
+                while len(self._kept) > self.most:
+                    self._kept.popitem(last=False)
+        return found
 
 
 @contextlib.contextmanager
@@ -149,7 +134,7 @@ def without_collections() -> Iterator[None]:
 def kept(
     function: Callable, programs: Programs, jit: Callable[..., Callable], of: Hashable | None = None
 ) -> Callable:
-    """The function of arrays, traced at its first call for such shapes, and compiled if need be.
+    """Return the function of arrays, traced at its first call for such shapes, and compiled.
 
     :param programs: among which its program may be.
     :param jit: compiles a function, whose arguments are lists of arrays.
@@ -173,7 +158,7 @@ def kept(
 def _program(
     function: Callable, structure: Any, leaves: list, programs: Programs, jit: Callable
 ) -> Callable[[list], Any]:
-    """Of the flat arguments, for those of the shapes of ``leaves``."""
+    """Return the program of flat arguments, for those of the shapes of ``leaves``."""
     results: list[Any] = []
 
     def flat(*leaves: Any) -> list:
@@ -202,7 +187,7 @@ def _program(
 
 
 def _with_results_in_order(program: Jaxpr) -> tuple[Jaxpr, list[int]]:
-    """The program with its results in the order in which it finds them, and which they are.
+    """Return the program with its results in the order in which it finds them, and which they are.
 
     NumPyro's distributions have their arrays in the order of a set, another one in each process:
     the program would be another to JAX's persistent cache.
@@ -219,7 +204,7 @@ def _with_results_in_order(program: Jaxpr) -> tuple[Jaxpr, list[int]]:
 
 
 def settings() -> tuple:
-    """What is set around a call and changes what it traces to."""
+    """Return what is set around a call and changes what it traces to."""
     return tuple(getattr(jax.config, name) for name in _SETTINGS)
 
 
@@ -237,7 +222,7 @@ class _UnseenError(Exception):
 
 
 def what_it_does(program: Jaxpr) -> Hashable | None:
-    """A program's operations; None if it is not known when two of them are the same."""
+    """Return a program's operations; None if it is not known when two of them are the same."""
     try:
         found = _operations(program)
         hash(found)
@@ -247,7 +232,7 @@ def what_it_does(program: Jaxpr) -> Hashable | None:
 
 
 def _operations(program: Jaxpr) -> Hashable:
-    """A program's operations, in order, whatever its variables are called."""
+    """Return a program's operations, in order, whatever its variables are called."""
     numbers: dict[Any, int] = {}
 
     def defined(variables: Sequence[Any]) -> tuple:
@@ -283,7 +268,7 @@ def _operations(program: Jaxpr) -> Hashable:
 
 
 def _frozen(value: Any) -> Hashable:
-    """A parameter of an operation, by its value.
+    """Return a parameter of an operation, by its value.
 
     :raises _UnseenError: if it is not known when two of them are the same.
     """
@@ -318,7 +303,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def _of_library(function: Any) -> Hashable:
-    """A function of JAX's own, which is the same in each run; others may hold anything."""
+    """Return a function of JAX's own, which is the same in each run; others may hold anything."""
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", "<locals>")
     if module.split(".")[0] not in ("jax", "jaxlib") or "<locals>" in name:

@@ -1,4 +1,4 @@
-"""What kind of sample site a site is."""
+"""Kinds of sample sites."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpyro.infer.initialization import init_to_uniform
 
 
 def is_enumerated(site: dict[str, Any]) -> bool:
-    """Whether a site is a discrete latent that the ELBO will sum out."""
+    """Tell whether a site is a discrete latent that the ELBO will sum out."""
     return (
         site["type"] == "sample"
         and not site["is_observed"]
@@ -21,7 +21,7 @@ def is_enumerated(site: dict[str, Any]) -> bool:
 
 
 def scale_of(site: dict[str, Any]) -> float | None:
-    """How many times a site counts, by its plates or ``handlers.scale``; None if not a number."""
+    """Return how many times a site counts, by plates and ``handlers.scale``; None if no number."""
     scale = 1.0 if site["scale"] is None else site["scale"]
     return float(scale) if isinstance(scale, (int, float)) else None
 

@@ -17,7 +17,7 @@ from numpyro_ngvi.tracing.programs import Programs, settings, what_it_does, with
 
 
 class Operations:
-    """What a function does with arrays of certain shapes, whatever arrays it holds.
+    """The operations of a function on arrays of certain shapes, whatever arrays it holds.
 
     Two are equal that do the same, so that a program of one is a program of the other.
 
@@ -41,7 +41,7 @@ class Operations:
         return self._hash
 
     def __call__(self, constants: list, *args: Any) -> Any:
-        """The function's results.
+        """Return the function's results.
 
         :param constants: the arrays that the function holds.
         """
@@ -68,7 +68,7 @@ class Traced:
         return operations(constants, *args)
 
     def at(self, *like: Any) -> tuple[Operations, list]:
-        """What it does with arguments like these, and the arrays that it holds."""
+        """Return what it does with arguments like these, and the arrays that it holds."""
         leaves, structure = jax.tree.flatten(like)
         shapes = tuple(map(_shape, leaves))
         key = structure, shapes, settings()
@@ -92,7 +92,7 @@ class Traced:
 
 
 def inlined(function: Callable, programs: Programs, of: Hashable) -> Callable:
-    """The function as a part of another program.
+    """Return the function as a part of another program.
 
     :param of: all that it reads besides its arguments: it is traced only if none is kept.
     """
@@ -108,7 +108,7 @@ def inlined(function: Callable, programs: Programs, of: Hashable) -> Callable:
 
 
 def key_like() -> jax.ShapeDtypeStruct:
-    """The shape of a random key, as ``jax.random.key`` makes them now."""
+    """Return the shape of a random key, as ``jax.random.key`` makes them now."""
     return _key_like(settings())
 
 
@@ -126,7 +126,7 @@ def _shape(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def without_idle(program: Any) -> Any:
-    """A program without the operations that its results do not depend on, as checks of values."""
+    """Return a program without operations that its results do not depend on, such as checks."""
     used = {atom for atom in program.outvars if not hasattr(atom, "val")}
     found = []
     for equation in reversed(program.eqns):

@@ -17,12 +17,15 @@ from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.choice import is_noisy
 from ngvi.estimators.table import EstimateCost
 from ngvi.families import direction
-from ngvi.guide.subsampled_latents import log_q_of_minibatch, natural_gradient_of_minibatch
+from ngvi.guide.subsampled_latents import directions_of_minibatch, log_q_of_minibatch
 from pyro_ngvi.estimators import (
+    Averages,
     Differentiator,
     Families,
     Plan,
     PointsBySite,
+    Quadrature,
+    Stein,
     make_estimator,
     make_plan,
     num_products,
@@ -30,9 +33,7 @@ from pyro_ngvi.estimators import (
     standard_normal,
     why_not_additive,
 )
-from pyro_ngvi.estimators.moments import Averages, concatenated, of_kept
-from pyro_ngvi.estimators.quadrature import Quadrature
-from pyro_ngvi.estimators.stein import Stein, stein_direction
+from pyro_ngvi.estimators.moments import concatenated
 from pyro_ngvi.host import Reads, label
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import SPLIT_OVER_WORKERS, check_gradients, repeatable_noise
@@ -40,9 +41,10 @@ from pyro_ngvi.tracing.messengers import SPLIT_OVER_WORKERS, check_gradients, re
 
 @shared_doc(elbo.NaturalELBO)
 class NaturalELBO(elbo.NaturalELBO, ELBO):
-    """Discrete latents that the model marks for enumeration are summed out, as by
-    ``TraceEnum_ELBO``. Structure is taken to be static: what the first call finds out about a
-    model and a guide holds for later ones.
+    """The bound of a model whose marked discrete latents are summed out.
+
+    That is done as by ``TraceEnum_ELBO``. Structure is taken to be static: what the first call
+    finds out about a model and a guide holds for later ones.
 
     The bound in nats is minus the loss; the log evidence of this model is -6.63:
 
@@ -65,11 +67,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         *,
         num_gradients: int | None = None,
         antithetic: bool = True,
-        quasi_random: bool = False,
         max_plate_nesting: float = float("inf"),
         vectorize_particles: bool = True,
     ) -> None:
-        self._set_options(num_particles, curvature, num_gradients, antithetic, quasi_random)
+        self._set_options(num_particles, curvature, num_gradients, antithetic)
         # Ours is not Pyro's vectorisation, for which it would add a plate to the nesting.
         super().__init__(num_particles=num_particles, max_plate_nesting=max_plate_nesting)
         self.vectorize_particles = vectorize_particles
@@ -120,7 +121,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     def _loss(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict
     ) -> tuple[Tensor, float | None]:
-        """That of :meth:`differentiable_loss`, and as a number, if it has been read."""
+        """Return :meth:`differentiable_loss`, and its number if it has been read."""
         check_gradients("A step of NaturalELBO", "Draws of the guide, and svi.evaluate_loss,")
         plan, estimator, cost = self._set_up_for(model, guide, args, kwargs)
         density = plan.density(args, kwargs)
@@ -145,35 +146,34 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         here = {site: family.detach() for site, family in density.posteriors.items()}
         # Workers with a part of the rows each would not agree on how noisy a step is.
         adapts = cost.max_batches > 1 and not SPLIT_OVER_WORKERS.get()
-        reads, noise, square = Reads(), 0.0, 0.0
-        estimates, bounds, numbers = list[Averages](), list[Tensor](), list[Callable]()
-
-        def on_values(points: PointsBySite, values: Tensor, kept: Tensor) -> None:
-            # Those of quadrature have the whole entropy in them, without noise.
-            counts = {} if isinstance(estimator, Quadrature) else density.visited
-            bounds.append(_bound(values, here, points, kept, counts))
-            numbers.append(reads.later(bounds[-1]))
-
+        noise, square, number, num_dropped = 0.0, 0.0, 0.0, 0.0
+        estimates, bounds = list[Averages](), list[Tensor]()
         while not estimates or (adapts and is_noisy(len(estimates), noise, square)):
-            leaves: list[Tensor] | None = [] if estimates else None
-            evaluate = Differentiator(density, plan, leaves, on_values, reads)
-            points = self._points(here, cost)
+            evaluate = Differentiator(density, plan, [] if estimates else None)
+            points, visited = self._points(here, cost), density.visited
             with label("moments"):
                 estimate = estimator(evaluate, here, points)
-            _count_visits(density, here, points, estimate, isinstance(estimator, Stein))
-            estimates.append(estimate)
+            # Those of quadrature have the whole entropy in them, without noise.
+            counts = {} if isinstance(estimator, Quadrature) else visited
+            bounds.append(_bound(estimate.values, here, points, estimate.kept, counts))
+            drawn = points if isinstance(estimator, Stein) else None
+            directions = directions_of_minibatch(
+                here, estimate, visited, drawn, evaluate.gradient_of
+            )
+            estimates.append(estimate._replace(directions=directions))
+            spread = estimate.spread if adapts else ()
+            of_bound, dropped, *of_spread = Reads().now(bounds[-1], (~estimate.kept).sum(), *spread)
+            number, num_dropped = number + of_bound, num_dropped + dropped
             if adapts:
-                of_noise, of_square = reads.now(*estimate.spread)
-                noise, square = noise + of_noise, square + of_square
+                noise, square = noise + of_spread[0], square + of_spread[1]
         count = len(estimates)
-        number = sum(bound for one in numbers for bound in one()) / count
-        self._count(sum(estimate.num_dropped() for estimate in estimates))
+        self._count(int(num_dropped))
         directions = [list(estimate.directions.values()) for estimate in estimates]
         mean = directions[0]
         if count > 1:
             mean = direction.scale(1 / count, functools.reduce(direction.add, directions))
         by_site = dict(zip(here, mean, strict=True))
-        return by_site, sum(bounds) / count, number, estimates[0].params
+        return by_site, sum(bounds) / count, number / count, estimates[0].params
 
     def _get_trace(
         self, model: Callable, guide: Callable, args: tuple, kwargs: dict
@@ -212,7 +212,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     @label("draws")
     def _points(self, here: Families, cost: EstimateCost) -> PointsBySite:
-        """The draws of a step; those that have values, and Hessians, come first."""
+        """Return the draws of a step; those that have values, and Hessians, come first."""
         like = next(iter(here.values())).loc
         if cost.num_groups:
             dims = [family.dim for family in here.values()]
@@ -221,47 +221,26 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         noise: dict[str, list[Tensor]] = {site: [] for site in here}
         for count in (cost.num_hessians, cost.num_gradients - cost.num_hessians):
             for site, family in here.items() if count else ():
-                noise[site].append(
-                    standard_normal(
-                        count,
-                        family.loc,
-                        antithetic=self.antithetic,
-                        quasi_random=self.quasi_random,
-                    )
-                )
+                noise[site].append(standard_normal(count, family.loc, antithetic=self.antithetic))
         weights = like.new_full((cost.num_gradients,), 1.0 / cost.num_gradients)
         return PointsBySite({site: concatenated(parts) for site, parts in noise.items()}, weights)
 
 
 class _SetUp(NamedTuple):
-    """What the first call with a model and a guide found out."""
+    """Findings of the first call with a model and a guide."""
 
     plan: Plan
     estimator: Any  #: None, as the cost is, if every latent is a conjugate site
     cost: Any
 
 
-def _count_visits(
-    density: LogDensity, here: Families, points: PointsBySite, estimate: Averages, is_stein: bool
-) -> None:
-    """Change those of a minibatch of latents (:mod:`ngvi.guide.subsampled_latents`)."""
-    for site, weights in density.visited.items():
-        of_entropy = None
-        if is_stein:
-            drawn = of_kept(points.noise[site], estimate.kept)
-            of_entropy = stein_direction(torch.zeros_like(drawn), drawn, here[site])
-        estimate.directions[site] = natural_gradient_of_minibatch(
-            here[site], estimate.directions[site], weights, of_entropy
-        )
-
-
 def _bound(
     values: Tensor, here: Families, points: PointsBySite, kept: Tensor, visited: dict[str, Tensor]
 ) -> Tensor:
-    """The weighted mean of ``log p - log q``, NaN if no draw is left."""
-    gains = values - log_q_of_minibatch(here, points.noise, visited)
-    gains = torch.where(kept, points.weights * gains, 0.0)
-    return gains.sum() / torch.where(kept, points.weights, 0.0).sum()
+    """Return the weighted mean of ``log p - log q`` of the first draws, NaN if none is left."""
+    first, kept = points.some(slice(len(values))), kept[: len(values)]
+    gains = first.weights * (values - log_q_of_minibatch(here, first.noise, visited))
+    return torch.where(kept, gains, 0.0).sum() / torch.where(kept, first.weights, 0.0).sum()
 
 
 class _WithGradients(torch.autograd.Function):

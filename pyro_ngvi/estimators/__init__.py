@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
+from ngvi.estimators.from_gradients import Averages, Mean, Quadrature, Spherical, Stein
 from ngvi.estimators.points import Families, PointsBySite, log_q, num_products
 from ngvi.estimators.table import EstimateCost, new_estimator
-from pyro_ngvi.estimators.differentiate import Differentiator, FromGradients
+from pyro_ngvi.estimators.differentiate import Differentiator
 from pyro_ngvi.estimators.draws import standard_normal
+from pyro_ngvi.estimators.groups import BY_GROUPS, directions_of_groups
 from pyro_ngvi.estimators.hessian import Hessian, HessianProducts
-from pyro_ngvi.estimators.mean import Mean
-from pyro_ngvi.estimators.moments import Averages
 from pyro_ngvi.estimators.plan import Plan, make_plan
-from pyro_ngvi.estimators.quadrature import Quadrature, why_not_additive
-from pyro_ngvi.estimators.spherical import Spherical, orthogonal_points
-from pyro_ngvi.estimators.stein import Stein, stein_direction
+from pyro_ngvi.estimators.quadrature import why_not_additive
+from pyro_ngvi.estimators.spherical import orthogonal_points
 
 
-class Estimator(Protocol):
-    """Estimates the natural gradients of the bound."""
-
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
-        """The estimate from some points."""
-
-
-def make_estimator(curvature: str, cost: EstimateCost, plan: Plan) -> Estimator:
-    """The estimator of this name.
+def make_estimator(curvature: str, cost: EstimateCost, plan: Plan) -> Any:
+    """Return the estimator of a name.
 
     :param curvature: one of :data:`ngvi.estimators.table.ESTIMATORS`.
     :param cost: how many draws have a Hessian.

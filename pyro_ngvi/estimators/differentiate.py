@@ -5,21 +5,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ngvi.estimators.from_gradients import Averages, Gradients
 from ngvi.estimators.points import Arrays, Families, PointsBySite
-from pyro_ngvi.estimators.moments import Averages, concatenated, finite_draws, nowhere, plus
+from ngvi.estimators.quadrature import Expectations, expectations
+from pyro_ngvi.estimators.mixture import of_mixture
+from pyro_ngvi.estimators.moments import (
+    ByLeaf,
+    finite_draws,
+    gradient_of,
+    gradients_of,
+    leaves_of,
+    plus,
+    sums_by_leaf,
+)
+from pyro_ngvi.estimators.quadrature import TorchCalculus, find_terms
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
-from pyro_ngvi.host import Reads, label
+from pyro_ngvi.host import label
 from pyro_ngvi.tracing import LogDensity, NoiseState
-
-#: Gradients by the tensors that they are of.
-ByLeaf = list[tuple[Tensor, Tensor]]
 
 
 class Curvature(NamedTuple):
@@ -27,16 +36,16 @@ class Curvature(NamedTuple):
 
     #: Which draws have a finite one, booleans of shape ``(K,)``.
     finite: Callable[[], Tensor]
-    #: The sum over the draws that are kept, as the family assembles it; None are all.
-    total: Callable[[Tensor | None], Any]
+    #: The sum over the draws that are kept, as the family assembles it.
+    total: Callable[[Tensor], Any]
 
 
 class Parts(NamedTuple):
     """A log density with its graph, by how often it is differentiated."""
 
-    once: Tensor | None  #: shape ``(K,)``
-    twice: Tensor | None = None  #: likewise
-    examples: Any = None  #: what is known of single examples
+    once: Tensor | None  #: What is differentiated once, shape ``(K,)``.
+    twice: Tensor | None = None  #: What is differentiated twice, likewise.
+    examples: Any = None  #: Single examples of it.
 
     @property
     def values(self) -> Tensor:
@@ -46,181 +55,126 @@ class Parts(NamedTuple):
         return self.once + self.twice
 
 
-@dataclasses.dataclass
-class Evaluated:
-    """What is known of ``N`` draws.
+class Second(NamedTuple):
+    """Gradients and Hessians at draws."""
 
-    :ivar values: the log density at each, shape ``(N,)``.
-    :ivar gradients: of the log density times the draws' weights, by site, shapes ``(N, d)``.
-    :ivar kept: which draws have nothing in them that is not finite, shape ``(N,)``.
-    :ivar count: how many these are, a number that is read when it is wanted.
-    :ivar hessians: the sums of the curvatures of those that are kept, by site.
-    :ivar params: the weighted sum of the gradients for each model parameter.
-    """
-
-    values: Tensor
-    gradients: Arrays
-    kept: Tensor
-    count: Callable[[], int]
-    hessians: dict[str, Any]
-    params: ByLeaf
-
-    @classmethod
-    def joined(cls, parts: list[Evaluated]) -> Evaluated:
-        """Of the draws of all."""
-        if len(parts) == 1:
-            return parts[0]
-        first = parts[0]
-        return cls(
-            torch.cat([one.values for one in parts]),
-            {site: torch.cat([one.gradients[site] for one in parts]) for site in first.gradients},
-            torch.cat([one.kept for one in parts]),
-            lambda: sum(one.count() for one in parts),
-            {
-                site: functools.reduce(plus, [p.hessians[site] for p in parts])
-                for site in first.hessians
-            },
-            sums_by_leaf(pair for one in parts for pair in one.params),
-        )
-
-    @property
-    def some_kept(self) -> Tensor | None:
-        """Which are kept, None if all are."""
-        return None if self.count() == len(self.kept) else self.kept
-
-    def num_dropped(self) -> int:
-        """The number of the others."""
-        return len(self.kept) - self.count()
+    found: Gradients
+    hessians: dict[str, Any]  #: Sums of the curvatures of draws that are kept, by site.
 
 
 @dataclasses.dataclass
 class Differentiator:
-    """Runs a log density, and differentiates it.
+    """Runs a log density, and differentiates it; see :mod:`ngvi.estimators.from_gradients`.
 
     :param plan: how many draws share a pass, and which way of differentiating works.
     :param leaves: the model parameters; None finds them, and leaves draws out of their
         gradients that are not finite.
-    :param listener: hears of the first draws, their values and which of these count, before
-        anything is read.
-    :ivar reads: what is read together.
     """
 
     density: LogDensity
     plan: Any
     leaves: list[Tensor] | None = None
-    listener: Callable[[PointsBySite, Tensor, Tensor], None] | None = None
-    reads: Reads = dataclasses.field(default_factory=Reads)
 
-    def __call__(
-        self, here: Families, points: PointsBySite, second: Any = None, *, weighted: bool = False
-    ) -> Evaluated:
-        """Differentiate the log density at some points once or twice.
+    package = "pyro_ngvi"
+    label, gradient_of = staticmethod(label), staticmethod(gradient_of)
 
-        :param second: a :class:`~pyro_ngvi.estimators.hessian.Hessian`, which differentiates twice.
-        :param weighted: whether gradients are multiplied by the weights; else these are one.
+    def __call__(self, here: Families, points: PointsBySite) -> Gradients:
+        return _joined([self._once(here, some) for some in self._passes(points)])
+
+    def twice(self, here: Families, points: PointsBySite, second: Any) -> Second:
+        """Differentiate the log density at some points twice.
+
+        :param points: of equal weights.
+        :param second: a :class:`~pyro_ngvi.estimators.hessian.Hessian`.
         """
-        parts = list(self._parts_of(points))
-        found = [self._evaluated(here, some, second, weighted, len(parts) == 1) for some in parts]
-        whole = Evaluated.joined(found)
-        self.report(points, whole.values, whole.kept)
-        return whole
+        found, totals = [], []
+        for some in self._passes(points):
+            one, curvatures = self._second_order(here, some, second)
+            totals.append({site: c.total(one.kept) for site, c in curvatures.items()})
+            found.append(one._replace(params=self._without_dropped(here, some, one)))
+        sites = totals[0]
+        sums = {site: functools.reduce(plus, [one[site] for one in totals]) for site in sites}
+        return Second(_joined(found), sums)
 
-    def values(self, here: Families, points: PointsBySite) -> Tensor:
-        """The log density at some points, without derivatives."""
-        return concatenated([self.density(some.of(here)) for some in self._parts_of(points)])
+    def of_mixture(self, here: Families, site: str, points: PointsBySite) -> Averages:
+        return of_mixture(self, here, site, points)
 
-    def report(self, points: PointsBySite, values: Tensor, kept: Tensor) -> None:
-        """Let the listener hear of draws, if they are the first."""
-        if self.listener is not None:
-            self.listener(points, values, kept)
-            self.listener = None
+    @torch.no_grad()
+    def expectations(self, here: Families) -> Expectations:
+        terms = find_terms(self.density, here)
+        return expectations(terms, list(here.values()), TorchCalculus(), [])
 
-    def _parts_of(self, points: PointsBySite) -> Iterable[PointsBySite]:
-        """As many at once as fit."""
+    def _passes(self, points: PointsBySite) -> list[PointsBySite]:
+        """Split points, with as many at once as fit."""
         at_once = self.plan.draws_per_pass(self.density.args, self.density.kwargs)
-        for start in range(0, len(points.weights), at_once):
-            yield points.some(slice(start, start + at_once))
+        starts = range(0, len(points.weights), at_once)
+        return [points.some(slice(start, start + at_once)) for start in starts]
 
-    def _evaluated(
-        self, here: Families, points: PointsBySite, second: Any, weighted: bool, are_all: bool
-    ) -> Evaluated:
-        """The draws of one pass."""
-        one = self._pass(here, points, second, weighted)
-        number = self.reads.later(one.kept.sum())
-        if are_all:
-            self.report(points, one.values, one.kept)
-        found = Evaluated(
-            one.values, one.gradients, one.kept, lambda: int(number()[0]), {}, one.params
-        )
-        if one.curvatures:
-            kept = found.some_kept
-            found.hessians = {site: c.total(kept) for site, c in one.curvatures.items()}
-        if self.leaves is None and one.params:
-            found.params = self._without_dropped(here, points, one, weighted, found.count())
-        return found
+    def _once(self, here: Families, points: PointsBySite) -> Gradients:
+        one = self._first_order(here, points)
+        return one._replace(params=self._without_dropped(here, points, one))
 
-    def _without_dropped(
-        self, here: Families, points: PointsBySite, one: _Pass, weighted: bool, count: int
-    ) -> ByLeaf:
-        """Gradients of model parameters from the draws that are kept."""
-        while 0 < count < len(one.kept):
-            # The gradient of a sum with a draw in it that is not finite is not either.
-            points = points.some(one.kept)
-            one = self._pass(here, points, None, weighted)
-            count = int(one.kept.sum())
-        if count:
+    def _without_dropped(self, here: Families, points: PointsBySite, one: Gradients) -> ByLeaf:
+        """Return gradients of model parameters from the draws that are kept."""
+        if self.leaves is not None or not one.params:
             return one.params
+        while count := int(one.kept.sum()):
+            if count == len(one.kept):
+                return one.params
+            # The gradient of a sum with a draw in it that is not finite is not either.
+            total, points = points.weights.sum(), points.some(one.kept)
+            points = points._replace(weights=points.weights * (total / points.weights.sum()))
+            one = self._first_order(here, points)
         # None for a parameter; of a factor of a site the optimiser is to see that it has none.
         leaves = [leaf for leaf, _ in one.params if coordinate_of(leaf) is not None]
         return [(leaf, torch.full_like(leaf, torch.nan)) for leaf in leaves]
 
-    def _pass(self, here: Families, points: PointsBySite, second: Any, weighted: bool) -> _Pass:
-        density = self.density
-        if second is None and self.leaves is not None:
-            return self._first_order(here, points, weighted)
+    def _first_order(self, here: Families, points: PointsBySite) -> Gradients:
+        density, latents, weights = self.density, points.of(here), points.weights
+        if self.leaves is not None:
+            values, by_site, found = values_and_gradients(density, latents, weights, self.leaves)
+            params = list(zip(self.leaves, found, strict=True))
+        else:
+            latents = {site: v.detach().requires_grad_() for site, v in latents.items()}
+            with torch.enable_grad():
+                graph = density(latents, is_first_order=True)
+                leaves = leaves_of(graph, latents)
+                found = gradients_of((weights * graph).sum(), [*latents.values(), *leaves])
+            values, by_site = graph.detach(), dict(zip(latents, found, strict=False))
+            params = list(zip(leaves, found[len(latents) :], strict=True))
+        return Gradients(values, by_site, finite_draws(values, *by_site.values()), params)
+
+    def _second_order(
+        self, here: Families, points: PointsBySite, second: Any
+    ) -> tuple[Gradients, dict[str, Curvature]]:
+        density, weight = self.density, points.weights[0]
         latents = {site: v.detach().requires_grad_() for site, v in points.of(here).items()}
         state = NoiseState() if density.facts.is_stochastic else None
         with torch.enable_grad():
-            if second is None:
-                parts = Parts(density(latents, is_first_order=True))
-            else:
-                parts = second.parts(density, latents)
-            values, leaves = parts.values, self.leaves
-            if leaves is None:
-                leaves = leaves_of(values, latents)
-            inputs = [*latents.values(), *leaves]
-            once = twice = ()
+            parts = second.parts(density, latents)
+            leaves = leaves_of(parts.values, latents) if self.leaves is None else self.leaves
+            inputs, once = [*latents.values(), *leaves], ()
             if parts.once is not None:
-                total = (points.weights * parts.once if weighted else parts.once).sum()
-                once = gradients_of(total, inputs, retain_graph=second is not None)
-            if parts.twice is not None:
-                twice = gradients_of(parts.twice.sum(), inputs, create_graph=True)
-            gradients = [g.detach() for g in (twice or once)]
-            if once and twice:
-                gradients = [g + more for g, more in zip(gradients, once, strict=True)]
+                once = gradients_of(parts.once.sum(), inputs, retain_graph=True)
+            twice = gradients_of(parts.twice.sum(), inputs, create_graph=True)
+            gradients = [weight * g.detach() for g in twice]
+            if once:
+                gradients = [g + weight * more for g, more in zip(gradients, once, strict=True)]
             curvatures = {}
-            for index, (site, theta) in enumerate(latents.items() if second else ()):
+            for index, (site, theta) in enumerate(latents.items()):
                 products = self._products(second, latents, site, twice[index], state)
                 curvatures[site] = second.curvature(parts, products, theta, here[site])
-        by_site = dict(zip(latents, gradients, strict=False))
+        values, by_site = parts.values.detach(), dict(zip(latents, gradients, strict=False))
         kept = finite_draws(values, *by_site.values())
         for curvature in curvatures.values():
             kept = kept & curvature.finite()
         params = list(zip(leaves, gradients[len(latents) :], strict=True))
-        return _Pass(values.detach(), by_site, kept, curvatures, params)
-
-    def _first_order(self, here: Families, points: PointsBySite, weighted: bool) -> _Pass:
-        weights = points.weights if weighted else torch.ones_like(points.weights)
-        values, by_site, gradients = values_and_gradients(
-            self.density, points.of(here), weights, self.leaves
-        )
-        params = list(zip(self.leaves, gradients, strict=True))
-        return _Pass(values, by_site, finite_draws(values, *by_site.values()), {}, params)
+        return Gradients(values, by_site, kept, params), curvatures
 
     def _products(
         self, second: Any, latents: Arrays, site: str, gradient: Tensor, state: NoiseState | None
     ) -> Callable[..., Tensor]:
-        """With the Hessian of what is differentiated twice, for one site."""
+        """Return products with the Hessian of what is differentiated twice, for one site."""
         density, plan = self.density, self.plan
         theta = latents[site]
         size = plan.bytes(density.args, density.kwargs) * len(theta)
@@ -239,61 +193,22 @@ class Differentiator:
         return products
 
 
-class _Pass(NamedTuple):
-    """As :class:`Evaluated`, of the draws of one pass."""
-
-    values: Tensor
-    gradients: Arrays
-    kept: Tensor
-    curvatures: dict[str, Curvature]
-    params: ByLeaf
-
-
-class FromGradients:
-    """An estimator that needs the gradients at all draws, and no more.
-
-    :cvar weighted: whether the points' weights count; else all draws count alike.
-    """
-
-    weighted: ClassVar[bool]
-
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
-        found = evaluate(here, points, weighted=self.weighted)
-        nothing = not self.weighted and not found.count()
-        with label("direction"):
-            directions = {
-                site: nowhere(family) if nothing else self.direction(site, family, found, points)
-                for site, family in here.items()
-            }
-        params = found.params
-        if not self.weighted:
-            params = [(leaf, gradient / found.count()) for leaf, gradient in params]
-        return Averages(directions, found.values, found.kept, found.num_dropped, params)
-
-    def direction(
-        self, site: str, family: Family, found: Evaluated, points: PointsBySite
-    ) -> Family:
-        """One site's natural gradient, NaN where weighted draws are all left out."""
-        raise NotImplementedError
-
-    def of_groups(
-        self, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
-    ) -> Tensor:
-        """One site's natural gradients from many groups, not finite where a gradient is not.
-
-        :param weighted: gradients times weights that sum to one, shape ``(groups, n, d)``.
-        :param noise: shape ``(groups, n, d)``.
-        :param kept: which draws are finite, shape ``(groups, n)``.
-        :param rows: a function of a group to families, at each group; see ``EachRow`` of ``fit``.
-        :return: all coordinates of a direction in a row, shape ``(groups, m)``.
-        """
-        raise NotImplementedError
+def _joined(parts: list[Gradients]) -> Gradients:
+    """Return what is known of the draws of all passes."""
+    if len(parts) == 1:
+        return parts[0]
+    return Gradients(
+        torch.cat([one.values for one in parts]),
+        {site: torch.cat([one.by_site[site] for one in parts]) for site in parts[0].by_site},
+        torch.cat([one.kept for one in parts]),
+        sums_by_leaf(pair for one in parts for pair in one.params),
+    )
 
 
 def values_and_gradients(
     density: LogDensity, latents: Arrays, weights: Tensor, leaves: Sequence[Tensor] = ()
 ) -> tuple[Tensor, Arrays, tuple[Tensor, ...]]:
-    """A log density at ``K`` draws, and the gradients of its weighted sum.
+    """Return a log density at ``K`` draws, and the gradients of its weighted sum.
 
     :return: values, gradients by site, and those of the leaves.
     """
@@ -308,47 +223,3 @@ def values_and_gradients(
     values, *found = density.replayed(first_order, weights, *latents.values(), leaves=leaves)
     by_site = dict(zip(latents, found, strict=False))
     return values, by_site, tuple(found[len(latents) :])
-
-
-def gradients_of(
-    total: Tensor, leaves: list[Tensor], *, create_graph: bool = False, retain_graph: bool = False
-) -> tuple[Tensor, ...]:
-    """The gradients of a scalar, zero where there are none."""
-    if not total.requires_grad:
-        return tuple(torch.zeros_like(leaf) for leaf in leaves)
-    return torch.autograd.grad(
-        total,
-        leaves,
-        create_graph=create_graph,
-        retain_graph=create_graph or retain_graph,
-        materialize_grads=True,
-    )
-
-
-def leaves_of(values: Tensor, latents: Arrays) -> list[Tensor]:
-    """The tensors besides the latents that ``values`` can be differentiated for."""
-    known = {id(value) for value in latents.values()}
-    leaves: dict[int, Tensor] = {}
-    nodes, seen = [values.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node.next_functions:
-            nodes.extend(following for following, _ in node.next_functions)
-            continue
-        leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in known:
-            leaves[id(leaf)] = leaf
-    return list(leaves.values())
-
-
-def sums_by_leaf(pairs: Iterable[tuple[Tensor, Tensor]]) -> ByLeaf:
-    """The sum of the gradients of each tensor."""
-    sums: dict[int, tuple[Tensor, Tensor]] = {}
-    for leaf, gradient in pairs:
-        if id(leaf) in sums:
-            gradient = sums[id(leaf)][1] + gradient
-        sums[id(leaf)] = leaf, gradient
-    return list(sums.values())

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
+from ngvi.estimators.from_gradients import Averages
 from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, Families, PointsBySite, scales
 from ngvi.families.curvature import keeps_rows, reads_diagonal
-from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts, sums_by_leaf
+from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts
 from pyro_ngvi.estimators.moments import (
-    Averages,
     concatenated,
     finite_draws,
     map_structure,
-    nowhere,
     of_kept,
+    sums_by_leaf,
 )
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.host import label, on_device
@@ -42,40 +42,38 @@ MAX_AT_ONCE = 256
 @shared_doc(table.Hessian)
 @dataclasses.dataclass(frozen=True)
 class Hessian:
-    """With the products of :class:`HessianProducts`."""
+    """Hessians by the products of :class:`HessianProducts`."""
 
     num_hessians: int
 
     def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
-        first = evaluate(here, points.some(slice(self.num_hessians)), self)
+        first, hessians = evaluate.twice(here, points.some(slice(self.num_hessians)), self)
         found = [first]
         if len(points.weights) > self.num_hessians:
             found.append(evaluate(here, points.some(slice(self.num_hessians, None))))
-        num_kept, count = first.count(), sum(one.count() for one in found)
+        kept = concatenated([one.kept for one in found])
+        count, total = first.kept.sum(), of_kept(points.weights, kept).sum()
+        nothing = torch.where(count > 0, 0.0, torch.nan)
         directions = {}
         for site, family in here.items():
-            if not num_kept:
-                directions[site] = nowhere(family)
-                continue
-            gradients = [of_kept(one.gradients[site], one.some_kept) for one in found]
-            gradient = concatenated(gradients).mean(0)
-            directions[site] = self.direction(family, gradient, first.hessians[site], num_kept)
-        sums = sums_by_leaf(pair for one in found for pair in one.params)
-        params = [(leaf, gradient / count) for leaf, gradient in sums]
-        dropped = len(points.weights) - count
-        return Averages(directions, first.values, first.kept, lambda: dropped, params)
+            gradient = sum(of_kept(one.by_site[site], one.kept).sum(0) for one in found) / total
+            directions[site] = self.direction(
+                family, gradient + nothing, hessians[site], count.clamp(min=1)
+            )
+        params = sums_by_leaf(pair for one in found for pair in one.params)
+        return Averages(directions, first.values, kept, params)
 
     @label("direction")
-    def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
-        """The natural gradient from the sum of the parts of so many Hessians."""
+    def direction(self, family: Family, gradient: Tensor, total: Any, count: Tensor) -> Family:
+        """Return the natural gradient from the sum of the parts of this many Hessians."""
         return family.bonnet_price(gradient, map_structure(lambda h: h / count, total))
 
     def parts(self, density: LogDensity, latents: Arrays) -> Parts:
-        """The log density at some draws, all of which is differentiated twice."""
+        """Return the log density at some draws, all of which is differentiated twice."""
         return Parts(None, density(latents))
 
     def curvature(self, parts: Parts, products: Callable, theta: Tensor, q: Family) -> Curvature:
-        """One site's curvature at the same draws: exact Hessians.
+        """Return a site's curvature at the same draws: exact Hessians.
 
         :param products: gives the products of the Hessian of ``parts.twice`` with a family's
             probes, or its ``diagonal``.
@@ -99,7 +97,7 @@ class HessianProducts:
 
     @property
     def reverse(self) -> bool:
-        """Whether the model can be differentiated in reverse twice."""
+        """Tell whether the model can be differentiated in reverse twice."""
         return self.way < len(self._ways) - 1
 
     def __call__(
@@ -134,7 +132,7 @@ class HessianProducts:
         *,
         bytes_per_product: float = 0.0,
     ) -> Tensor:
-        """The diagonal of the Hessian at each draw, shape ``(K, d)``.
+        """Return the diagonal of the Hessian at each draw, shape ``(K, d)``.
 
         Two products if it is all that there is in the Hessian, else ``d``.
         """
@@ -155,7 +153,7 @@ class HessianProducts:
     def _all(
         self, number: Tensor, count: int, at: tuple, bytes_per_product: float
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Products with the indicators of so many numbers, as many together as fit."""
+        """Yield products with the indicators of this many numbers, as many together as fit."""
         theta = at[1]
         of_one = max(bytes_per_product, theta.nbytes, 1.0)
         at_once = int(min(max(BYTES_AT_ONCE // of_one, 1), MAX_AT_ONCE))
@@ -194,7 +192,7 @@ def batched(outputs: Tensor, inputs: Tensor, vectors: Tensor, evaluate: Any = No
 
 
 def one_by_one(outputs: Tensor, inputs: Tensor, vectors: Tensor, evaluate: Any = None) -> Tensor:
-    """As :func:`batched`, in as many passes as there are vectors."""
+    """Return what :func:`batched` does, in as many passes as there are vectors."""
     if not outputs.requires_grad:
         return inputs.new_zeros(len(vectors), *inputs.shape)
     products = [
@@ -214,20 +212,20 @@ def _forward_over_reverse(
 
 
 def hessians(products: Tensor, family: Family) -> Curvature:
-    """The Hessian at each of ``K`` draws, as far as a family needs it.
+    """Return the Hessian at each of ``K`` draws, as far as a family needs it.
 
     :param products: from :class:`HessianProducts`, shape ``(m, K, d)``.
     :param family: whose part of the Hessian it is.
     """
 
-    def total(kept: Tensor | None) -> Any:
-        return family.assemble_hessian((products if kept is None else products[:, kept]).sum(1))
+    def total(kept: Tensor) -> Any:
+        return family.assemble_hessian(of_kept(products.movedim(1, 0), kept).sum(0))
 
     return Curvature(lambda: finite_draws(products.movedim(1, 0)), total)
 
 
 def diagonals(entries: Tensor) -> Curvature:
-    """The diagonal of the Hessian at each of ``K`` draws, for a family that needs no more.
+    """Return the diagonal of the Hessian at each of ``K`` draws, for a family that needs no more.
 
     :param entries: shape ``(K, d)``.
     """
@@ -235,7 +233,7 @@ def diagonals(entries: Tensor) -> Curvature:
 
 
 def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Curvature:
-    """The Hessians, as far as a family needs them.
+    """Return the Hessians, as far as a family needs them.
 
     :param is_rest: whether they are of what examples leave, of which a family that keeps their
         gradients as they are gets the diagonal.

@@ -1,61 +1,102 @@
-"""What an estimator is given, what it returns, and averages over the draws that are finite."""
+"""Gradients, and averages over the draws that are finite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngvi.estimators.points import Families
-from ngvi.families.curvature import GroupSpread
+from ngvi.estimators.from_gradients import masked
+from ngvi.estimators.points import Arrays
 from pyro_ngvi.families.base import Family
 
-
-class Averages(NamedTuple):
-    """Averages over the draws all of whose numbers are finite; NaN if there are none."""
-
-    directions: Families  #: the natural gradients of the bound
-    values: Tensor  #: of the log density at the first draws, shape ``(M,)``
-    kept: Tensor  #: which of these count, booleans of shape ``(M,)``
-    num_dropped: Callable[[], int]  #: of all draws
-    params: list[tuple[Tensor, Tensor]]  #: other parameters, and their mean gradients
-    spread: GroupSpread | None = None  #: of groups of points, all families together
-
-
-def nowhere(family: Family) -> Family:
-    """The direction of no draws."""
-    return family.map(lambda value: torch.full_like(value, torch.nan))
+#: Gradients by the tensors that they are of.
+ByLeaf = list[tuple[Tensor, Tensor]]
 
 
 def finite_draws(*tensors: Tensor) -> Tensor:
-    """For each index of the leading axis, whether everything is finite."""
+    """Tell for each index of the leading axis whether everything is finite."""
     # One sum per draw, not one comparison per entry: NaN and infinities survive addition.
     return torch.isfinite(sum((t.detach() * 0).flatten(1).sum(-1) for t in map(_matrix, tensors)))
 
 
-def of_kept(values: Tensor, kept: Tensor | None) -> Tensor:
-    """The rows of the draws that are kept; None are all."""
-    return values if kept is None else values[kept]
+def of_kept(values: Tensor, kept: Tensor) -> Tensor:
+    """Return rows of draws, with zeros for those that are left out."""
+    return masked(values, kept, torch)
 
 
 def concatenated(parts: list[Tensor]) -> Tensor:
-    """One after another, without a copy if there is one only."""
+    """Join tensors one after another, without a copy of a single one."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def map_structure(function: Callable[..., Tensor], *trees: Any) -> Any:
-    """``function`` of the corresponding tensors of (nested) tuples or lists."""
+    """Apply a function to the corresponding tensors of (nested) tuples or lists."""
     if isinstance(trees[0], Tensor):
         return function(*trees)
     return tuple(map_structure(function, *parts) for parts in zip(*trees, strict=True))
 
 
 def plus(one: Any, other: Any) -> Any:
-    """The sum of two totals of a ``Curvature``."""
+    """Return the sum of two totals of a ``Curvature``."""
     return one.plus(other) if hasattr(one, "plus") else map_structure(torch.add, one, other)
 
 
 def _matrix(tensor: Tensor) -> Tensor:
     return tensor.unsqueeze(-1) if tensor.dim() == 1 else tensor
+
+
+def sums_by_leaf(pairs: Iterable[tuple[Tensor, Tensor]]) -> ByLeaf:
+    """Return the sum of the gradients of each tensor."""
+    sums: dict[int, tuple[Tensor, Tensor]] = {}
+    for leaf, gradient in pairs:
+        if id(leaf) in sums:
+            gradient = sums[id(leaf)][1] + gradient
+        sums[id(leaf)] = leaf, gradient
+    return list(sums.values())
+
+
+def gradients_of(
+    total: Tensor, leaves: list[Tensor], *, create_graph: bool = False, retain_graph: bool = False
+) -> tuple[Tensor, ...]:
+    """Return the gradients of a scalar, zero where there are none."""
+    if not total.requires_grad:
+        return tuple(torch.zeros_like(leaf) for leaf in leaves)
+    return torch.autograd.grad(
+        total,
+        leaves,
+        create_graph=create_graph,
+        retain_graph=create_graph or retain_graph,
+        materialize_grads=True,
+    )
+
+
+def leaves_of(values: Tensor, latents: Arrays) -> list[Tensor]:
+    """Return the tensors besides the latents that ``values`` can be differentiated for."""
+    known = {id(value) for value in latents.values()}
+    leaves: dict[int, Tensor] = {}
+    nodes, seen = [values.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.next_functions:
+            nodes.extend(following for following, _ in node.next_functions)
+            continue
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in known:
+            leaves[id(leaf)] = leaf
+    return list(leaves.values())
+
+
+@torch.enable_grad()
+def gradient_of(function: Callable[[Family], Tensor], family: Family) -> Family:
+    """Differentiate a scalar function of a family by its coordinates."""
+    q = family.detach().map(lambda value: value.clone().requires_grad_())
+    names, leaves = zip(*q.coordinates().items(), strict=True)
+    found = torch.autograd.grad(function(q), leaves, materialize_grads=True)
+    return dataclasses.replace(q, **dict(zip(names, found, strict=True)))

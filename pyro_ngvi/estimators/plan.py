@@ -1,4 +1,4 @@
-"""What is found out on the first call with a model and a guide, and kept."""
+"""Findings of the first call with a model and a guide, which are kept."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ngvi._warn import warn
 from ngvi.estimators.missed_curvature import half_segment, what_is_missed
 from ngvi.estimators.points import Arrays
 from ngvi.families.draws import noise_dim
-from pyro_ngvi.estimators.differentiate import gradients_of, leaves_of
 from pyro_ngvi.estimators.hessian import HessianProducts
+from pyro_ngvi.estimators.moments import gradients_of, leaves_of
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import (
     LogDensity,
@@ -39,7 +39,7 @@ RESULTS_AT_ONCE = 16
 
 @dataclasses.dataclass
 class Plan:
-    """How to evaluate a model and its guide.
+    """A way to evaluate a model and its guide.
 
     :ivar products: computes Hessian-vector products, in the way that was found to work.
     :ivar bytes_per_draw: of intermediate results.
@@ -58,19 +58,19 @@ class Plan:
     bytes_of_result: float
 
     def is_for(self, model: Callable, guide: Callable) -> bool:
-        """Whether the plan was made for these two."""
+        """Tell whether the plan was made for these two."""
         return self.model == model and self.guide == guide
 
     def density(self, args: tuple, kwargs: dict) -> LogDensity:
-        """The log density for these arguments, with a minibatch of its own."""
+        """Return the log density for these arguments, with a minibatch of its own."""
         return LogDensity(self.model, self.guide, args, kwargs, self.facts)
 
     def bytes(self, args: tuple, kwargs: dict) -> float:
-        """Of one draw's intermediate results, for arguments of this size."""
+        """Return the bytes of a draw's intermediate results, for arguments of this size."""
         return self.bytes_per_draw * self._growth(args, kwargs)
 
     def draws_per_pass(self, args: tuple, kwargs: dict) -> int:
-        """How many draws to evaluate at once."""
+        """Return how many draws to evaluate at once."""
         growth, kept = self._growth(args, kwargs), self.bytes_per_draw + self.bytes_of_rows
         most = BYTES_PER_PASS / max(kept * growth, 1.0)
         return max(1, int(min(most, BYTES_OF_RESULT / max(self.bytes_of_result * growth, 1.0))))
@@ -81,7 +81,7 @@ class Plan:
     # -- the second derivative --------------------------------------------------------
 
     def hessian_obstacle(self, density: LogDensity) -> Exception | None:
-        """Why the log density has no Hessian, naming the sites; None if it has one."""
+        """Return why the log density has no Hessian, naming the sites; None if it has one."""
         centre, step = _segment(density)
         reason, error = None, None
         try:
@@ -172,7 +172,7 @@ def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
 
 
 def _segment(density: LogDensity) -> tuple[Arrays, Arrays]:
-    """The means, and half a segment through them, by site."""
+    """Return the means, and half a segment through them, by site."""
     families = {site: family.detach() for site, family in density.posteriors.items()}
     centre = {site: family.mean for site, family in families.items()}
     return centre, {site: _step(family) for site, family in families.items()}
@@ -191,7 +191,7 @@ def _line(centre: Arrays, step: Arrays, num: int) -> Arrays:
 
 
 def _saved_bytes(density: LogDensity, latents: Arrays) -> tuple[int, int]:
-    """What autograd keeps of one evaluation, and the largest of it."""
+    """Return what autograd keeps of one evaluation, and the largest of it."""
     sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -12,8 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ngvi._docs import shared_doc
-from ngvi.estimators import table
 from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
 from ngvi.estimators.additivity import check_paths, check_smooth
 from ngvi.estimators.nodes import (
@@ -24,11 +21,9 @@ from ngvi.estimators.nodes import (
     max_halvings,
 )
 from ngvi.estimators.options import DEFAULTS
-from ngvi.estimators.points import Families, PointsBySite, log_q
-from ngvi.estimators.quadrature import Integrand, Pull, Push, expectations, num_probes
-from pyro_ngvi.estimators.differentiate import Differentiator, gradients_of, leaves_of
-from pyro_ngvi.estimators.moments import Averages, map_structure
-from pyro_ngvi.host import label
+from ngvi.estimators.points import Families
+from ngvi.estimators.quadrature import Integrand, Pull, Push, num_probes
+from pyro_ngvi.estimators.moments import gradients_of, leaves_of, map_structure
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import terms_of
 from pyro_ngvi.tracing.messengers import quiet
@@ -40,32 +35,8 @@ NUMBERS_AT_ONCE = 2**18
 FAR = 2.0**30
 
 
-@shared_doc(table.Quadrature)
-@dataclasses.dataclass(frozen=True)
-class Quadrature:
-    """The terms are found by one run of the model at every call."""
-
-    @torch.no_grad()
-    def __call__(self, evaluate: Differentiator, here: Families, points: PointsBySite) -> Averages:
-        terms = find_terms(evaluate.density, here)
-        found = expectations(terms, list(here.values()), TorchCalculus())
-        entropy = sum(family.entropy() for family in here.values())
-        # Values at draws without their noise: minus log q they are the bound, each of them.
-        values = found.value + entropy + log_q(here, points.noise)
-        kept = found.is_finite.expand(values.shape)
-        evaluate.report(points, values, kept)
-        count = evaluate.reads.later(kept.sum())
-        # Without a wait for whether it is finite: the direction is not, if it is not.
-        directions, nothing = {}, torch.where(found.is_finite, 0.0, torch.nan)
-        with label("direction"):
-            for (site, family), (gradient, hessian) in zip(here.items(), found.parts, strict=True):
-                hessian = map_structure(lambda h: torch.where(found.is_finite, h, 0.0), hessian)
-                directions[site] = family.bonnet_price(gradient + nothing, hessian)
-        return Averages(directions, values, kept, lambda: len(kept) - int(count()[0]), [])
-
-
 def find_terms(density: LogDensity, here: Families) -> AdditiveTerms:
-    """Those of a log density.
+    """Find the terms of a log density.
 
     :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
@@ -79,7 +50,7 @@ def find_terms(density: LogDensity, here: Families) -> AdditiveTerms:
 
 
 def why_not_additive(density: LogDensity) -> Exception | None:
-    """Why a log density is no sum of smooth terms, or None."""
+    """Return why a log density is no sum of smooth terms, or None."""
     here = {site: family.detach() for site, family in density.posteriors.items()}
     latents = {site: family.mean[None].clone().requires_grad_() for site, family in here.items()}
     try:
@@ -194,7 +165,7 @@ class TorchCalculus:
 def _along(
     term: Term, centre: list[Tensor], half: tuple[Tensor, ...], t: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A term and its derivative at ``centre + t half``, a row for each of ``t``."""
+    """Return a term and its derivative at ``centre + t half``, a row for each of ``t``."""
     places = [one + t * step for one, step in zip(centre, half, strict=True)]
     value, slopes, _ = derivatives(of_shape(term, t.shape), places, twice=False)
     slope = sum(part * step for part, step in zip(slopes, half, strict=True))
@@ -223,8 +194,9 @@ def _sums(
 
 
 def of_shape(term: Term, shape: tuple[int, ...]) -> Callable[[list[Tensor]], Tensor]:
-    """A term of predictors of this shape, to which constants are expanded: some operations do not
-    broadcast.
+    """Return a term of predictors of this shape, to which constants are expanded.
+
+    Some operations do not broadcast.
     """
 
     def expanded(constant: Any) -> Tensor:
@@ -241,7 +213,7 @@ def _added(one: NodeSums, other: NodeSums) -> tuple:
 def derivatives(
     function: Callable[[list[Tensor]], Tensor], at: list[Tensor], *, twice: bool = True
 ) -> TermMoments:
-    """Of a function that goes element by element."""
+    """Differentiate a function that goes element by element."""
     at = [one.detach().requires_grad_() for one in at]
     value = function(at)
     first = gradients_of(value.sum(), at, create_graph=twice)

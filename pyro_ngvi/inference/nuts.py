@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from ngvi.inference.jumps import Jumps
 from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from pyro_ngvi.estimators import make_plan
-from pyro_ngvi.estimators.differentiate import gradients_of
+from pyro_ngvi.estimators.moments import gradients_of
 from pyro_ngvi.families import Family
 from pyro_ngvi.inference.problem import replay
 from pyro_ngvi.tracing.messengers import repeatable_noise

@@ -19,7 +19,6 @@ from ngvi.inference.estimate import Direction, Estimate, Group, Sample
 from ngvi.inference.problem import Rows
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import (
-    FromGradients,
     PointsBySite,
     log_q,
     make_estimator,
@@ -235,7 +234,7 @@ class Objective(problem.Objective):
     def _is_single(self) -> bool:
         """Return whether groups are evaluated one after another."""
         is_mixture = mixture_in(self._space.by_site(self._space.initial)) is not None
-        return is_mixture or not isinstance(self._estimator, FromGradients)
+        return is_mixture or not isinstance(self._estimator, estimators.BY_GROUPS)
 
     def _seeded(self, state: State, group: Group, rows: np.ndarray | None) -> tuple:
         with repeatable_noise():
@@ -265,12 +264,13 @@ class Objective(problem.Objective):
             bound = (first.weights * gains).sum() / first.weights.sum()
             rows = flat(list(estimate.directions.values()))[None]
             return bound[None], rows, [gradient for _, gradient in estimate.params]
-        found, count = evaluate(here, points, weighted=True), len(sample)
+        found, count = evaluate(here, points), len(sample)
         gains = points.weights * (found.values - log_q(here, points.noise))
         rows = [
-            self._estimator.of_groups(
+            estimators.directions_of_groups(
+                self._estimator,
                 family,
-                found.gradients[site].reshape(count, -1, family.dim),
+                found.by_site[site].reshape(count, -1, family.dim),
                 noise[site].reshape(count, -1, family.dim),
                 found.kept.reshape(count, -1),
                 self._rows,

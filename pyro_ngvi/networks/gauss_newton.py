@@ -100,7 +100,7 @@ class GaussNewton(Hessian):
             lambda kept: rest.total(kept) - of_kept(entries, kept).sum(0),
         )
 
-    def direction(self, family: Family, gradient: Tensor, total: Any, count: int) -> Family:
+    def direction(self, family: Family, gradient: Tensor, total: Any, count: Tensor) -> Family:
         if not keeps_rows(family):
             return super().direction(family, gradient, total, count)
         rows = total.rows / count**0.5
@@ -131,7 +131,7 @@ def minus_squares(rest: Curvature, gradients: Tensor, scale: Tensor, family: Fam
     :param family: what part of the Hessian is needed.
     """
 
-    def total(kept: Tensor | None) -> Any:
+    def total(kept: Tensor) -> Any:
         rows = of_kept(gradients, kept).flatten(0, 1)
         weights = of_kept(scale, kept).reshape(-1, 1)
         if keeps_rows(family):

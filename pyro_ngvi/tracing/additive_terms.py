@@ -112,10 +112,10 @@ class _Tape(OperationMode):
         # Memory of what depends on the latents, and where it was written into.
         self._memory = {_place(vector) for vector in latents}
         self._written: dict[int, NotAdditiveError] = {}
-        self.unread: NotAdditiveError | None = None  #: a number that the model has read
+        self.unread: NotAdditiveError | None = None  #: Set if the model has read a number.
 
     def node(self, tensor: Tensor) -> Node:
-        """What is known of a tensor.
+        """Return what is known of a tensor.
 
         :raises NotAdditiveError: if an operation fitted nowhere.
         """
@@ -200,7 +200,7 @@ class _Tape(OperationMode):
         return self._reader.apply(Op(kind, run, f"{name} {index} {rest}"), nodes, shape)
 
     def _without_writing(self, func: Any, name: str, leaves: list[Any], output: Tensor) -> Any:
-        """The operation that returns what this one writes, if nobody else reads there."""
+        """Return the operation that returns what this one writes, if nobody else reads there."""
         place = _place(output)
         shared = [t for t, _ in self._known.values() if _place(t) == place]
         is_own = output is leaves[0] and len(shared) == 1 and shared[0] is output
@@ -211,7 +211,7 @@ class _Tape(OperationMode):
 
 
 def _place(tensor: Tensor) -> int:
-    """Of its memory, which its views share; its own where it has none."""
+    """Return where a tensor's memory is, which its views share; its own identity without one."""
     try:
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except (NotImplementedError, RuntimeError):  # as of a sparse matrix

@@ -1,4 +1,4 @@
-"""What distinguishes arguments of a model from others of another kind."""
+"""Signatures, which tell arguments of a model from those of another kind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def signature(tree: Any) -> Any:
-    """The shapes of arrays, and what else decides how many latents and rows a run has."""
+    """Return the shapes of arrays, and what else decides how many latents and rows a run has."""
     if isinstance(tree, (list, tuple)):
         return (type(tree), *(signature(item) for item in tree))
     if isinstance(tree, dict):

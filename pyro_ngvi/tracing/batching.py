@@ -76,13 +76,13 @@ class BatchedTensors(TorchFunctionMode):
             return like.copy_(made)
 
     def _is_inside(self) -> bool:
-        """Whether the batches are those of here: a function of many rows has left them."""
+        """Tell whether the batches are those of here: a function of many rows has left them."""
         level = maybe_current_level()
         return level is not None and maybe_get_level(self.like) <= level
 
 
 def writing(function: Callable[..., Any], like: Callable[[Any], Tensor]) -> Callable[..., Any]:
-    """The function for ``torch.vmap``, inside of :class:`BatchedTensors`.
+    """Return the function for ``torch.vmap``, inside of :class:`BatchedTensors`.
 
     :param like: takes a tensor with the batches out of the first argument.
     """

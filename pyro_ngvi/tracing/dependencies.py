@@ -1,4 +1,4 @@
-"""Which latents of a model interact in the posterior.
+"""Latents of a model that interact in the posterior.
 
 :func:`posterior_dependencies` runs the model once with tensors that remember where they come
 from. :func:`hessian_product` evaluates the model's curvature at one point.
@@ -77,7 +77,7 @@ def hessian_product(
 def log_density(
     model: Callable, args: tuple, kwargs: dict, unconstrained: dict[str, Tensor]
 ) -> Tensor:
-    """The log density of a model in nats, a scalar, with the Jacobians of its constraints.
+    """Return the log density of a model in nats, a scalar, with the Jacobians of its constraints.
 
     :param unconstrained: values by site. Other latents are drawn.
     """

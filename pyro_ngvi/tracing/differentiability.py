@@ -1,5 +1,6 @@
-"""Which sites keep a model's Hessian from being its curvature
-(:mod:`ngvi.estimators.missed_curvature`).
+"""Sites that keep a model's Hessian from being its curvature.
+
+See :mod:`ngvi.estimators.missed_curvature`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyro_ngvi.tracing.log_density import Latents, LogDensity
 
 
 def hessian_misses_curvature(density: LogDensity, centre: Latents, step: Latents) -> bool:
-    """Whether the log density's gradient changes by much else than its Hessian says.
+    """Tell whether the log density's gradient changes by much else than its Hessian says.
 
     :param centre: ``theta`` by site, each of shape ``(d,)``.
     :param step: ``v`` by site, each of shape ``(d,)``; a fraction of a standard deviation.
@@ -25,7 +26,7 @@ def hessian_misses_curvature(density: LogDensity, centre: Latents, step: Latents
 
 
 def sites_without_hessian(density: LogDensity, centre: Latents, step: Latents) -> list[str]:
-    """The sites whose log density cannot be differentiated twice, or only wrongly so.
+    """Return the sites whose log density cannot be differentiated twice, or only wrongly so.
 
     The arguments are those of :func:`hessian_misses_curvature`. Where latents are summed out
     there is no log density of a site, and the list is empty.
@@ -57,7 +58,7 @@ def _missed(
     *,
     raising: bool = True,
 ) -> list[str]:
-    """Which of the functions that ``evaluate`` returns change other than their Hessians say."""
+    """Return which functions of ``evaluate`` change other than their Hessians say."""
     whole = torch.cat(list(step.values()))
 
     def at_nodes(nodes: np.ndarray, names: set[str] | None) -> dict[str, Along]:

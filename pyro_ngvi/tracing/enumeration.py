@@ -50,7 +50,7 @@ def enumerated_log_density(
 
 
 def _of_one_scale(trace: Trace) -> list[Trace]:
-    """The trace in parts, in each of which what is summed out counts equally often."""
+    """Return the trace in parts, in each of which what is summed out counts equally often."""
     sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
     owners: dict[str, list[str]] = {}
     for name, site in sites.items():
@@ -81,7 +81,7 @@ def _of_one_scale(trace: Trace) -> list[Trace]:
 
 
 def _number(scale: float | Tensor) -> float:
-    """A scale, or NaN, which is equal to none, for one that is no number."""
+    """Return a scale, or NaN, which is equal to none, for one that is no number."""
     is_number = not isinstance(scale, Tensor) or scale.dim() == 0
     return float(scale) if is_number else math.nan
 
@@ -117,12 +117,12 @@ class _Ring(LogRing):
 
 
 def transpose(a: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """What ``opt_einsum`` calls a permutation."""
+    """Return what ``opt_einsum`` calls a permutation."""
     return a.permute(axes)
 
 
 def einsum(equation: str, *operands: Tensor) -> Tensor:
-    """The logarithm of the sum of products of exponentials, which may be zero."""
+    """Return the logarithm of the sum of products of exponentials, which may be zero."""
     inputs, output = equation.split("->")
     if inputs == output:
         return operands[0].clone()

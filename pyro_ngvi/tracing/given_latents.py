@@ -64,7 +64,7 @@ class Posteriors(Messenger):
 
 
 class Drawn(dist.Delta):
-    """Of a value that is its own: the two are not compared, entry by entry."""
+    """A point mass at a value that is its own: the two are not compared, entry by entry."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         return self.log_density
@@ -141,8 +141,9 @@ def check_no_new_latent(names: Iterable[str]) -> None:
 
 
 def check_no_latent_is_gone(model_trace: poutine.Trace, guide_trace: poutine.Trace) -> None:
-    """Refuse a run of the model without a latent that the guide draws, or with a larger one, for
-    which it would stand by broadcasting.
+    """Refuse a run of the model without a latent that the guide draws, or with a larger one.
+
+    By broadcasting the guide's would stand for it.
 
     :raises ValueError: naming the site.
     """

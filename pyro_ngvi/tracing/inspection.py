@@ -1,4 +1,4 @@
-"""What one run of model and guide shows about all of them."""
+"""Facts that one run of model and guide shows about all runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_DRAWS = ("Delta", "Drawn", "Unit")
 
 @dataclasses.dataclass
 class ModelFacts:
-    """What a log density needs to know of a model and its guide, as long as they are static.
+    """Facts about a model and its guide that a log density needs, as long as they are static.
 
     :ivar max_plate_nesting: how many dimensions on the right belong to plates.
     :ivar is_enumerated: whether the model has latents to be summed out.

@@ -103,7 +103,7 @@ class LogDensity:
     def __call__(
         self, latents: Latents, *, same_noise: bool = False, is_first_order: bool = False
     ) -> Tensor:
-        """The log density in nats at each of ``K`` draws.
+        """Return the log density in nats at each of ``K`` draws.
 
         :param latents: unconstrained latent vectors by site, each of shape ``(K, d)``.
         :param same_noise: whether partner guides draw the same values for all ``K``.
@@ -121,7 +121,7 @@ class LogDensity:
         )
 
     def values(self, latents: Latents, leaves: Sequence[Tensor] = ()) -> Tensor:
-        """The log density at each of ``K`` draws, without derivatives."""
+        """Return the log density at each of ``K`` draws, without derivatives."""
 
         def values(*rows: Tensor) -> tuple[Tensor]:
             return (self(dict(zip(latents, rows, strict=True))),)
@@ -131,7 +131,7 @@ class LogDensity:
     def replayed(
         self, function: OfRows, *rows: Tensor, leaves: Sequence[Tensor] = ()
     ) -> tuple[Tensor, ...]:
-        """What a function of draws gives, which runs the density; without derivatives.
+        """Return what a function of draws gives, which runs the density; without derivatives.
 
         :param function: always the same one of this name.
         :param leaves: parameters of the model's own.
@@ -146,7 +146,7 @@ class LogDensity:
         same_noise: bool = False,
         one_by_one: bool = False,
     ) -> Any:
-        """``function`` of each draw, stacked along a leading axis.
+        """Apply a function to each draw, and stack the results along a leading axis.
 
         :param function: from latent vectors of shape ``(d,)`` to a tensor, or a named tuple or
             dictionary of tensors.
@@ -160,22 +160,22 @@ class LogDensity:
         return self._retried(lambda: _loop(function, latents, same_noise), rewrites=not one_by_one)
 
     def without_draws(self) -> Tensor:
-        """The log density, a scalar, if every latent is a conjugate site."""
+        """Return the log density, a scalar, if every latent is a conjugate site."""
         return self._retried(lambda: self.particle({}))
 
     def of(self, run: Callable[[], Any]) -> Any:
-        """What runs of the model give, with its minibatch and its operations as they are."""
+        """Return what runs of the model give, with its minibatch and its operations as they are."""
         return self._retried(run, rewrites=False)
 
     def of_one(self, latents: Latents) -> Tensor:
-        """The log density of the minibatch at one draw, a scalar, with the operations as they are.
+        """Return the minibatch's log density at one draw, a scalar, by operations as they are.
 
         :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
         """
         return self.of(lambda: self.particle(latents))
 
     def particle(self, latents: Latents) -> Tensor:
-        """The log density at one draw, a scalar, averaged over conjugate sites.
+        """Return the log density at one draw, a scalar, averaged over conjugate sites.
 
         :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
         """
@@ -210,7 +210,7 @@ class LogDensity:
 
     @property
     def plate_dim(self) -> int:
-        """That of a plate of draws."""
+        """Dimension of a plate of draws."""
         return -1 - self.facts.max_plate_nesting
 
     def _retried(
@@ -236,7 +236,7 @@ class LogDensity:
         return self._retried(evaluate, is_recorded, rewrites)
 
     def validate(self, latents: Latents) -> None:
-        """One run with Pyro's validation as the user has set it.
+        """Run once with Pyro's validation as the user has set it.
 
         :param latents: unconstrained latent vectors by site, each of shape ``(d,)``.
         """
@@ -295,7 +295,7 @@ class LogDensity:
         )
 
     def _weighted(self, latents: Latents) -> Tensor:
-        """With enumerated sites in the guide: weights, and one trace for each sequential value."""
+        """Return the log density beside a guide with enumerated sites, from weighted traces."""
         elbo = TraceEnum_ELBO(
             max_plate_nesting=self.facts.max_plate_nesting, strict_enumeration_warning=False
         )
@@ -303,7 +303,7 @@ class LogDensity:
         return sum(_compute_dice_elbo(*pair) for pair in traces)
 
     def _scored(self, model_trace: poutine.Trace, guide_trace: poutine.Trace) -> Tensor:
-        """With unreparameterised draws in a partner: Pyro's score-function gradient."""
+        """Return the log density beside a partner's draws, with Pyro's score-function gradient."""
         if self.facts.is_enumerated:
             return _compute_dice_elbo(model_trace, guide_trace)
         loss, surrogate = Trace_ELBO()._differentiable_loss_particle(model_trace, guide_trace)
@@ -311,7 +311,7 @@ class LogDensity:
 
 
 def _rows(points: Latents) -> list[Latents]:
-    """The values of each run."""
+    """Return the values of each run."""
     count = len(next(iter(points.values())))
     return [{site: x[r] for site, x in points.items()} for r in range(count)]
 

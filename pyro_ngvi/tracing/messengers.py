@@ -1,4 +1,4 @@
-"""What any run of a model may need: quiet, repeatable noise, factors that are not errors."""
+"""Handlers that any run of a model may need: quiet, repeatable noise, factors without errors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class Registered(Messenger):
 
 
 class WithoutSequences(Messenger):
-    """A model without its sequential plates, which AutoGuide does not support, and whose elements
-    are sites of their own.
+    """A model without its sequential plates, whose elements are sites of their own.
+
+    AutoGuide does not support such plates.
     """
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
@@ -114,7 +115,7 @@ class OperationMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether torch may import its compiler for each operation, which takes a second."""
+        """Tell whether torch may import its compiler for each operation, which takes a second."""
         return False
 
 

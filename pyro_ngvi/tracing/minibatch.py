@@ -44,7 +44,7 @@ class MinibatchMessenger(Messenger):
 
     @property
     def drawn_from(self) -> dict[str, Any] | None:
-        """What indices were drawn from, by plate and in order; None if some were given."""
+        """Return what indices were drawn from, by plate and in order; None if some were given."""
         is_all = self._drawn_from.keys() == self.indices.keys()
         return dict(self._drawn_from) if is_all else None
 
@@ -59,7 +59,7 @@ class MinibatchMessenger(Messenger):
                 pyro.sample(name, fn)
 
     def _fits(self, msg: dict[str, Any]) -> bool:
-        """Whether the indices that are there are those of such a plate."""
+        """Tell whether the indices that are there are those of such a plate."""
         fn, indices = msg["fn"], self.indices[msg["name"]]
         return fn.size == self.sizes[msg["name"]] and fn.subsample_size == len(indices)
 

@@ -1,4 +1,4 @@
-"""How several draws share a run of the model: the fastest way that gives what a loop does."""
+"""The fastest way for several draws to share a run that gives what a loop does."""
 
 from __future__ import annotations
 

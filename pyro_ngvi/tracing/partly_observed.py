@@ -43,7 +43,7 @@ class ProperWhereObserved(Messenger):
 def idle_latents(
     model: Callable, trace: poutine.Trace, names: Sequence[str], args: tuple, kwargs: dict
 ) -> frozenset[str]:
-    """The latents with masked elements on which the density does not depend at all.
+    """Return the latents with masked elements on which the density does not depend at all.
 
     Costs nothing without masked latents, and else a run of the model and one for each of them.
     """
@@ -80,7 +80,7 @@ def idle_latents(
 
 
 def mask_of(site: dict[str, Any]) -> Tensor | None:
-    """Where a site counts, or None for everywhere."""
+    """Return where a site counts, or None for everywhere."""
     mask, fn = site["mask"], site["fn"]
     while isinstance(fn, (dist.MaskedDistribution, dist.ExpandedDistribution)):
         if isinstance(fn, dist.MaskedDistribution):

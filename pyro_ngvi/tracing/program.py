@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 aten = torch.ops.aten
-#: Operations whose result is their argument, where nothing is differentiated.
-_SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 
 
 class NotReplayableError(Exception):
@@ -39,7 +37,6 @@ class Operation:
     :ivar outs: the slots of its results, None for what is no new tensor.
     :ivar is_many: whether there are several.
     :ivar has_effects: whether it does something besides.
-    :ivar is_fixed: whether it does the same in every call.
     """
 
     op: Callable
@@ -48,22 +45,20 @@ class Operation:
     outs: list[int | None] = dataclasses.field(default_factory=list)
     is_many: bool = False
     has_effects: bool = False
-    is_fixed: bool = False
 
     def refs(self) -> list[int]:
-        """The slots of its arguments."""
+        """Return the slots of its arguments."""
         return [part.slot for part in parts((self.args, self.kwargs)) if type(part) is Ref]
 
 
 @dataclasses.dataclass
 class Recording:
-    """What one call of a function has done.
+    """A list of what one call of a function has done.
 
     :ivar num_rows: of its arguments.
     :ivar tensors: by slot.
     :ivar external: slots of tensors that the function has not made.
     :ivar leaves: those of them that may change.
-    :ivar written: slots of tensors whose storage is written into.
     """
 
     num_rows: int
@@ -73,7 +68,6 @@ class Recording:
     outputs: list[int] = dataclasses.field(default_factory=list)
     external: list[int] = dataclasses.field(default_factory=list)
     leaves: set[int] = dataclasses.field(default_factory=set)
-    written: set[int] = dataclasses.field(default_factory=set)
 
 
 class Program:
@@ -95,7 +89,7 @@ class Program:
         self._alone = torch._C.DisableTorchFunction if is_whole else nullcontext
 
     def is_for(self, rows: Sequence[Tensor]) -> bool:
-        """Whether it can take these, and the tensors that it has not made are as they were."""
+        """Tell whether it can take these, and the tensors that it has not made are as they were."""
         return all(tensor._version == version for tensor, version in self._versions) and (
             list(map(_kind, rows)) == self._inputs
         )
@@ -111,7 +105,7 @@ def _kind(tensor: Tensor) -> tuple:
 
 
 def parts(tree: Any) -> Iterator[Any]:
-    """What is in lists, tuples and dictionaries."""
+    """Return what is in lists, tuples and dictionaries."""
     if type(tree) in (list, tuple):
         for part in tree:
             yield from parts(part)
@@ -179,64 +173,16 @@ def _common(a: Any, b: Any, nums: tuple[int, int]) -> Any:
 
 
 class _Writer:
-    """Writes Python, without what is done twice, for nothing, or in every call alike."""
+    """Writes Python, without what is done for nothing."""
 
     def __init__(self, recording: Recording, steps: list[Operation]) -> None:
-        self.tensors, self.written = recording.tensors, recording.written
-        self.inputs, self.names = recording.inputs, {}
-        self.constants = set(recording.external) - recording.leaves - self.written
-        self.externals = set(recording.external)
-        self.same: dict[int, int] = {}
-        self.steps = self._needed(self._distinct(steps), recording.outputs)
-        self.outputs = [self._slot(slot) for slot in recording.outputs]
+        self.tensors, self.inputs = recording.tensors, recording.inputs
+        self.outputs, self.externals = recording.outputs, set(recording.external)
+        self.names: dict[str, Any] = {}
+        self.steps = self._needed(steps)
 
-    def _slot(self, slot: int) -> int:
-        return self.same.get(slot, slot)
-
-    def _distinct(self, steps: list[Operation]) -> list[Operation]:
-        """Those that are neither the same as before nor as in every call."""
-        found, known = [], {}
-        for step in steps:
-            args, kwargs = self._renamed(step.args), self._renamed(step.kwargs)
-            step = dataclasses.replace(step, args=args, kwargs=kwargs)
-            outs = [slot for slot in step.outs if slot is not None]
-            touches = not self.written.isdisjoint([*outs, *step.refs()])
-            if step.op in _SAME and not (touches and step.op is aten.lift_fresh.default):
-                self.same[outs[0]] = args[0].slot
-                continue
-            if step.op is aten.lift_fresh.default:
-                step.op = aten.clone.default
-            if self._is_constant(step, touches):
-                self.constants.update(outs)
-                continue
-            key = (id(step.op), repr(args), repr(kwargs))
-            if touches or step.has_effects or not outs:
-                found.append(step)
-            elif key in known:
-                pairs = zip(step.outs, known[key].outs, strict=True)
-                self.same.update({a: b for a, b in pairs if a is not None})
-            else:
-                known[key] = step
-                found.append(step)
-        return found
-
-    def _is_constant(self, step: Operation, touches: bool) -> bool:
-        if not step.is_fixed or touches or step.has_effects:
-            return False
-        has_rows = any(type(part) is Multiple for part in parts((step.args, step.kwargs)))
-        return not has_rows and self.constants.issuperset(step.refs())
-
-    def _renamed(self, tree: Any) -> Any:
-        if type(tree) is Ref:
-            return Ref(self._slot(tree.slot))
-        if type(tree) in (list, tuple):
-            return type(tree)(map(self._renamed, tree))
-        if type(tree) is dict:
-            return {key: self._renamed(part) for key, part in tree.items()}
-        return tree
-
-    def _needed(self, steps: list[Operation], outputs: list[int]) -> list[Operation]:
-        needed, found = {self._slot(slot) for slot in outputs}, []
+    def _needed(self, steps: list[Operation]) -> list[Operation]:
+        needed, found = set(self.outputs), []
         for step in reversed(steps):
             if step.has_effects or not needed.isdisjoint(step.outs):
                 needed.update(step.refs())
@@ -246,10 +192,10 @@ class _Writer:
     # -- text -------------------------------------------------------------------------
 
     def source(self) -> tuple[str, dict[str, Any]]:
-        """A function ``run`` of the number of rows and the inputs, and what it is to find."""
+        """Write a function ``run`` of the number of rows and the inputs, and what it is to find."""
         last = {slot: i for i, step in enumerate(self.steps) for slot in step.refs()}
         lines = [f"def run(num, {', '.join(f't{slot}' for slot in self.inputs)}):"]
-        kept = {*self.outputs, *self.constants, *self.externals}
+        kept = {*self.outputs, *self.externals}
         for i, step in enumerate(self.steps):
             lines.append(f"    {self._line(step)}")
             gone = [s for s in dict.fromkeys(step.refs()) if last[s] == i and s not in kept]
@@ -280,7 +226,7 @@ class _Writer:
 
     def _name(self, slot: int) -> str:
         name = f"t{slot}"
-        if slot in self.constants or slot in self.externals:
+        if slot in self.externals:
             self.names[name] = self.tensors[slot]
         return name
 

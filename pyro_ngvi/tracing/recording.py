@@ -89,7 +89,7 @@ class Replays:
         return Replays, ()
 
     def part(self) -> Replays:
-        """Another one, with functions of its own, that is left with this one."""
+        """Open another object with functions of its own, which is closed with this one."""
         part = Replays()
         if self.is_open:
             self._parts.append(part.__enter__())
@@ -98,7 +98,7 @@ class Replays:
     def __call__(
         self, key: Any, function: OfRows, *rows: Tensor, leaves: Sequence[Tensor] = ()
     ) -> tuple[Tensor, ...]:
-        """What the function gives.
+        """Return what the function gives.
 
         :param key: of the function among others of this object: which one it is.
         :param rows: its arguments, with ``K`` rows each.
@@ -112,7 +112,7 @@ class Replays:
 
 
 class _Replayed:
-    """One function."""
+    """A function, and what is known of replaying it."""
 
     def __init__(self) -> None:
         self.program: Program | None = None
@@ -152,7 +152,7 @@ class _Replayed:
 
 
 def recorded(function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor] = ()) -> Program:
-    """The function as a program.
+    """Return the function as a program.
 
     :raises NotReplayableError: if it does what cannot be replayed.
     """
@@ -165,7 +165,7 @@ def recorded(function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor] 
 
 
 def apart(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """What the function gives, without derivatives; one step of a recording if there is one.
+    """Return what the function gives, without derivatives; one step of a recording if there is one.
 
     It may decide on numbers.
     """
@@ -218,9 +218,8 @@ class RecordingMode(OperationMode):
         with _NoReading(), self:
             results = function(*rows)
         found.outputs = [self._slot(result) for result in results]
-        storages = map(_storage, found.tensors)
-        found.written = {slot for slot, s in enumerate(storages) if s in self._written}
-        if not found.written.isdisjoint([*found.inputs, *found.external]):
+        kept = [found.tensors[slot] for slot in (*found.inputs, *found.external)]
+        if not self._written.isdisjoint(map(_storage, kept)):
             raise NotReplayableError("writes into a tensor that is not its own")
         return found
 
@@ -241,9 +240,11 @@ class RecordingMode(OperationMode):
         kwargs = kwargs or {}
         if self._is_paused:
             return func(*args, **kwargs)
-        # What is made of numbers may be written into, which is done anew in every call.
-        given = (args[0].clone(),) if func is aten.lift_fresh.default else args
-        step = Operation(func, self._refs(given), self._refs(kwargs))
+        op, given = func, args
+        if func is aten.lift_fresh.default:
+            # What is made of numbers may be written into, which is done anew in every call.
+            op, given = aten.clone.default, (args[0].clone(),)
+        step = Operation(op, self._refs(given), self._refs(kwargs))
         written = _written(func, args, kwargs)
         tensors = [part for part in parts((args, kwargs)) if isinstance(part, Tensor)]
         varies = not self._varying.isdisjoint(map(_storage, tensors))
@@ -263,7 +264,7 @@ class RecordingMode(OperationMode):
         return results
 
     def _add(self, step: Operation, results: Any, varies: bool) -> None:
-        step.is_many, step.is_fixed = isinstance(results, (tuple, list)), not varies
+        step.is_many = isinstance(results, (tuple, list))
         for result in results if step.is_many else [results]:
             if isinstance(result, Tensor):
                 is_known = id(result) in self._slots
@@ -282,7 +283,7 @@ class RecordingMode(OperationMode):
         return tree
 
     def _slot(self, tensor: Tensor) -> int:
-        """The slot of a tensor, whoever has made it."""
+        """Return the slot of a tensor, whoever has made it."""
         if id(tensor) in self._slots:
             return self._slots[id(tensor)]
         is_leaf = id(tensor) in self._leaves
@@ -315,7 +316,7 @@ def _written(func: Any, args: tuple, kwargs: dict[str, Any]) -> set[int]:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Of a tensor that lives, the same for all that share it."""
+    """Return the identity of a living tensor's storage, the same for all that share it."""
     if tensor.layout is not torch.strided:
         return id(tensor)
     return tensor.untyped_storage()._cdata

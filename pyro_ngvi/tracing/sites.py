@@ -1,4 +1,4 @@
-"""What kind of sample site a site is."""
+"""Kinds of sample sites."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyro_ngvi.families.base import Family
 
 
 def is_enumerated(site: dict[str, Any]) -> bool:
-    """Whether a site is a discrete latent that the ELBO will sum out."""
+    """Tell whether a site is a discrete latent that the ELBO will sum out."""
     return (
         site["type"] == "sample"
         and not site["is_observed"]
@@ -20,19 +20,19 @@ def is_enumerated(site: dict[str, Any]) -> bool:
 
 
 def family_of(site: dict[str, Any]) -> Family | None:
-    """The family that a ``NaturalGaussianGuide`` draws its latent vector from, at that site."""
+    """Return the family that a ``NaturalGaussianGuide`` draws from at a site."""
     family = getattr(site["fn"], "family", None)
     family = getattr(family, "whole", family)  # see ngvi.guide.subsampled_latents
     return family if isinstance(family, Family) else None
 
 
 def conjugate_site_of(site: dict[str, Any]) -> ConjugateSite | None:
-    """The density that a ``ConjugateGuide`` draws that site from."""
+    """Return the density that a ``ConjugateGuide`` draws a site from."""
     found = getattr(site["fn"], "conjugate_site", None)
     return found if isinstance(found, ConjugateSite) else None
 
 
 def is_subsampled(site: dict[str, Any]) -> bool:
-    """Whether a plate's subsample site draws a part of the plate."""
+    """Tell whether a plate's subsample site draws a part of the plate."""
     size = site["fn"].subsample_size
     return size is not None and size < site["fn"].size

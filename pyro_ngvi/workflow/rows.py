@@ -16,7 +16,7 @@ from ngvi.estimators.nodes import TermMoments
 from ngvi.latents.layout import Plate
 from ngvi.workflow.predictors import check_same, joined, moments_of
 from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
-from pyro_ngvi.estimators.differentiate import gradients_of
+from pyro_ngvi.estimators.moments import gradients_of
 from pyro_ngvi.estimators.quadrature import TorchCalculus, derivatives, of_shape
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import LogDensity

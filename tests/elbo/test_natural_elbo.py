@@ -52,8 +52,8 @@ def assert_close(ppl, actual, expected, rtol):
 @pytest.mark.parametrize(
     ("curvature", "options", "rtol"),
     [
-        ("hessian", {"num_particles": 4000, "num_gradients": 4000, "quasi_random": True}, 5e-3),
-        ("stein", {"num_particles": 20_000, "quasi_random": True}, 0.02),
+        ("hessian", {"num_particles": 4000, "num_gradients": 4000}, 0.03),
+        ("stein", {"num_particles": 20_000}, 0.05),
         ("spherical", {"num_particles": 200}, 0.02),
         ("auto", {"num_particles": 200}, 0.02),
     ],
@@ -78,9 +78,9 @@ def test_gauss_newton_has_the_same_gradient(ppl, rng):
     family = ppl.family(name, *random_gaussian(name, DIM, rng))
     covariance = ppl.numpy(family.covariance_matrix)
     gradient, _ = moments_by_quadrature(ppl.numpy(family.mean), covariance, *data)
-    options = {"num_particles": 2, "num_gradients": 4000, "quasi_random": True}
+    options = {"num_particles": 2, "num_gradients": 4000}
     at = loss_and_direction(ppl, logistic(ppl), data, family, curvature="gauss_newton", **options)
-    assert np.linalg.norm(at()[1][0] - covariance @ gradient) < 5e-3 * np.linalg.norm(gradient)
+    assert np.linalg.norm(at()[1][0] - covariance @ gradient) < 0.03 * np.linalg.norm(gradient)
 
 
 def test_orthogonal_points_have_far_less_noise_than_hessians_that_cost_as_much(ppl, rng):
@@ -324,7 +324,7 @@ def test_float32_works_throughout(ppl):
         for curvature in curvatures:
             ppl.forget()
             family = ppl.family("covariance_cholesky", np.zeros(DIM), 0.3 * np.eye(DIM))
-            options = {"curvature": curvature, "num_particles": 2, "quasi_random": True}
+            options = {"curvature": curvature, "num_particles": 2}
             at = loss_and_direction(ppl, logistic(ppl), logistic_data(), family, **options)
             loss, direction = at()
             assert np.isfinite(loss)

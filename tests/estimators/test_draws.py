@@ -1,4 +1,4 @@
-"""Standard normal draws come in pairs, and quasi-random ones are evenly spread."""
+"""Standard normal draws come in pairs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def _compiled(standard_normal, *args, **options):
     return jax.jit(lambda key: standard_normal(key, *args, **options), compiler_options=QUICKLY)
 
 
-@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
 @pytest.mark.parametrize("num_draws", [1, 5, 8])
-def test_draws_come_in_pairs_and_an_odd_one_has_none(backend, num_draws, quasi_random):
-    z = backend.numpy(draws(backend, num_draws, 3, quasi_random=quasi_random))
+def test_draws_come_in_pairs_and_an_odd_one_has_none(backend, num_draws):
+    z = backend.numpy(draws(backend, num_draws, 3))
     assert z.shape == (num_draws, 3)
     assert np.isfinite(z).all()
     pairs, free = num_draws // 2, -(-num_draws // 2)
@@ -41,35 +40,15 @@ def test_draws_come_in_pairs_and_an_odd_one_has_none(backend, num_draws, quasi_r
     assert len(np.unique(np.abs(z[:, 0]))) == free
 
 
-@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
-def test_a_seed_determines_the_draws_and_another_gives_others(backend, quasi_random):
-    first, again, other = (
-        backend.numpy(draws(backend, 6, 3, seed, quasi_random=quasi_random)) for seed in (1, 1, 2)
-    )
+def test_a_seed_determines_the_draws_and_another_gives_others(backend):
+    first, again, other = (backend.numpy(draws(backend, 6, 3, seed)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).all()
 
 
-@pytest.mark.parametrize("quasi_random", [False, True], ids=["random", "quasi-random"])
-def test_every_draw_is_standard_normal(backend, quasi_random):
+def test_every_draw_is_standard_normal(backend):
     from scipy import stats
 
-    z = np.concatenate(
-        [
-            backend.numpy(draws(backend, 2, 200, seed, quasi_random=quasi_random))
-            for seed in range(20)
-        ]
-    )
+    z = np.concatenate([backend.numpy(draws(backend, 2, 200, seed)) for seed in range(20)])
     for one in (z[::2], z[1::2]):
         assert stats.kstest(one.reshape(-1), "norm").pvalue > 1e-3
-
-
-def test_quasi_random_draws_estimate_second_moments_better(backend):
-    def error(quasi_random):
-        z = np.stack(
-            [backend.numpy(draws(backend, 256, 4, s, quasi_random=quasi_random)) for s in range(8)]
-        )
-        moments = np.einsum("sni,snj->sij", z, z) / 256
-        return np.sqrt(((moments - np.eye(4)) ** 2).mean())
-
-    assert error(True) < 0.4 * error(False)

@@ -1,0 +1,54 @@
+"""The log density at many draws, as estimators ask for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import random
+
+from ngvi.estimators.from_gradients import Averages, Gradients
+from ngvi.estimators.points import Families, PointsBySite
+from ngvi.estimators.quadrature import Expectations, expectations
+from numpyro_ngvi.estimators.mixture import of_mixture
+from numpyro_ngvi.estimators.moments import Density, finite_draws, gradients
+from numpyro_ngvi.estimators.quadrature import JaxCalculus, find_terms
+from numpyro_ngvi.families.base import Family
+
+
+@dataclasses.dataclass(frozen=True)
+class Differentiator:
+    """Runs a log density, and differentiates it; see :class:`ngvi.estimators.from_gradients`.
+
+    :param at_once: how many draws share a pass.
+    :param params: a pytree that the log density is differentiated for as well.
+    """
+
+    density: Density
+    at_once: int
+    params: Any = ()
+
+    package = "numpyro_ngvi"
+    label = staticmethod(jax.named_scope)
+
+    def __call__(self, here: Families, points: PointsBySite) -> Gradients:
+        latents, weights = points.of(here), points.weights
+        found = gradients(self.density, latents, self.params, points.keys, self.at_once)
+        kept = finite_draws((found.values, found.by_site))
+        by_site = {site: weights[:, None] * slopes for site, slopes in found.by_site.items()}
+        params = jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), found.params)
+        return Gradients(found.values, by_site, kept, params)
+
+    def gradient_of(self, function: Callable[[Family], jax.Array], family: Family) -> Family:
+        return jax.grad(function)(family)
+
+    def of_mixture(self, here: Families, site: str, points: PointsBySite) -> Averages:
+        return of_mixture(self.density, here, site, points, self.params, self.at_once)
+
+    def expectations(self, here: Families) -> Expectations:
+        terms = find_terms(self.density, here, self.params, random.key(0))
+        nothing = jax.tree.map(jnp.zeros_like, self.params)
+        return expectations(terms, list(here.values()), JaxCalculus(), nothing)
