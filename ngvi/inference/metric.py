@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.inference.estimate import Direction, Estimate, Pairs, State, Step
-from ngvi.inference.options import FLAT_METRIC, MetricOptions
+from ngvi.inference.options import FLAT_METRIC, METRIC, MetricOptions
 from ngvi.optim.two_loop import Pairs as Recursion
 from ngvi.optim.two_loop import two_loop
 
@@ -56,7 +56,7 @@ class Metric:
     ) -> None:
         self.state, self.size = state, size
         self.leaves_out_correlations = leaves_out_correlations
-        options = options or (FLAT_METRIC if leaves_out_correlations else MetricOptions())
+        options = options or (FLAT_METRIC if leaves_out_correlations else METRIC)
         self.max_pairs = min(options.max_pairs, NUMBERS_OF_PAIRS // (2 * size))
         self.min_curvature = options.min_curvature
         self._pairs = pairs[-self.max_pairs :] if self.max_pairs else []

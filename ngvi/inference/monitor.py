@@ -46,7 +46,7 @@ class Monitor:
     :ivar best: the highest bound that independent draws have confirmed, in nats.
     """
 
-    max_steps: int = 1000
+    max_steps: float = math.inf
     progress_bar: bool = False
     time_limit: float = math.inf  #: in seconds, from ``started`` on
     callback: Callable[[int, float, float], object] | None = None

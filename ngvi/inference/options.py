@@ -30,10 +30,6 @@ class Levels:
     negligible: float = 0.1
     #: Part of an amount that counts as none of it, even many times over.
     tiny: float = 1e-3
-    #: Factor of a limit after a success at whose end there is more to gain.
-    growth: float = 10.0
-    #: Factor of a limit after a failure.
-    shrinkage: float = 0.25
     #: Units of rounding within which two values are the same.
     rounding_units: float = 16.0
     #: Factor for the number of draws where these were too few.
@@ -46,23 +42,35 @@ class Levels:
         """Return the z-score of an upper limit."""
         return NormalDist().inv_cdf(self.confidence)
 
+    @property
+    def growth(self) -> float:
+        """Return the factor of a limit after a success at whose end there is more to gain."""
+        return 1.0 / self.negligible
+
+    @property
+    def shrinkage(self) -> float:
+        """Return the factor of a limit after a failure."""
+        return 1.0 / self.more_draws
+
 
 LEVELS = Levels()
 
 
 @dataclasses.dataclass(frozen=True)
 class MetricOptions:
-    """The quasi-Newton memory."""
+    """Numbers of the quasi-Newton memory."""
 
-    #: Most pairs: near an optimum the metric is nearly the curvature, and a few correct it.
-    max_pairs: int = 6
+    #: Most pairs.
+    max_pairs: int
     #: A pair counts with this part of the metric's curvature: noise decides on flatter ones.
-    min_curvature: float = 1e-3
+    min_curvature: float
 
 
+#: Near an optimum the metric is nearly the curvature, and a few pairs correct it.
+METRIC = MetricOptions(6, LEVELS.tiny)
 #: The memory of families that leave out correlations, and of parameters of the model's own: all
 #: that is known of these is in the pairs, and they may be as flat as the prior beside the data.
-FLAT_METRIC = MetricOptions(max_pairs=50, min_curvature=1e-8)
+FLAT_METRIC = MetricOptions(50, 1e-8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +79,7 @@ class LocalSearchOptions:
 
     #: Fewest points of the first stage: a few latents overfit fewer than these.
     min_points: int = 10
-    #: Most groups of the last stage.
+    #: Most groups of the last stage, and twice those of a step with fresh draws.
     max_groups: int = 64
     #: What the first stage leaves, in nats: its draws are few, and distant starts need no more.
     coarse_gap: float = 0.25
@@ -96,8 +104,6 @@ class StochasticOptions:
 
     #: Groups of a step, at first.
     min_groups: int = 4
-    #: Most groups of a step.
-    max_groups: int = 32
     #: Signal over noise below which steps are averaged.
     noisy: float = 0.5
     #: Adam's rate for the model's own parameters, which shrinks on a plateau.

@@ -151,7 +151,7 @@ class StochasticSearch(Search):
         self._signals.append(signal)
         self.step_size = max(1.0 / (1.0 / self.step_size + 1.0), LEVELS.tiny)
         is_short = self.step_size < LEVELS.shrinkage and noise > self.tolerance
-        if is_short and self.num_groups < options.max_groups:
+        if is_short and 2 * self.num_groups <= self.options.local.max_groups // 2:
             self.num_groups *= 2
             self.step_size = min(1.0, 2.0 * self.step_size)
         count = len(self._signals)
