@@ -110,8 +110,6 @@ def only_at_the_start(state, value):
 
 
 ENDS = {
-    "no limit": (Status.UNBOUNDED, {"smooth": lambda x: 0.0 * x[:, 0]}, {}),
-    "no limit of one latent": (Status.UNBOUNDED, {"smooth": lambda x: normal(x[:, :1])}, {}),
     "a cliff all around": (Status.STUCK, {"smooth": gaussian, "change": only_at_the_start}, {}),
     "not a number": (Status.STUCK, {"smooth": lambda x: math.nan * x[:, 0]}, {}),
     "noise": (Status.NOISE, {"smooth": gaussian, "noise": 30.0}, {}),
