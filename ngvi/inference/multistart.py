@@ -22,7 +22,7 @@ from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import LEVELS, QUICK
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
-from ngvi.inference.runs import Runs, budget_left, same_bound
+from ngvi.inference.runs import Run, Runs, budget_left, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import DRAW, GUIDE, MODE, Start, Starts
 from ngvi.inference.stochastic import StochasticSearch
@@ -63,7 +63,7 @@ class MultiStart:
         if own is None:
             return None
         if self.problem.objective.is_subsampled:
-            self.runs.finish(self.runs.new(own, StochasticSearch))
+            self.runs.finish(Run(own.name, self.runs.search(StochasticSearch, own.state)))
             return self.runs.best
         if is_good is not None:
             if self._reach_at_once(own, has_choice) and is_good(self.runs.best) and has_choice:

@@ -86,12 +86,6 @@ class Runs:
 
     # -- one run ----------------------------------------------------------------------
 
-    def new(self, start: Start, kind: type[Search]) -> Run:
-        """Begin a run."""
-        run = Run(start.name, self.search(kind, start.state))
-        self.current = run
-        return run
-
     def search(self, kind: type[S], state: State, before: Search | None = None) -> S:
         """Return a search that has yet to begin, whose steps follow those of another."""
         trace = None if before is None else before.trace
@@ -100,9 +94,8 @@ class Runs:
 
     def coarse(self, start: Start | Run, max_steps: float, max_cost: float = math.inf) -> Run:
         """Take a start, or a run, to the end of its first stage or of its steps."""
-        if isinstance(start, Run):
-            run = start
-        else:
+        run = start
+        if isinstance(start, Start):
             run = Run(start.name, self.search(LocalSearch, start.state))
         assert isinstance(run.search, LocalSearch)
         self.current, run.validation = run, None
