@@ -57,9 +57,8 @@ class Hessian:
         directions = {}
         for site, family in here.items():
             gradient = sum(of_kept(one.by_site[site], one.kept).sum(0) for one in found) / total
-            directions[site] = self.direction(
-                family, gradient + nothing, hessians[site], count.clamp(min=1)
-            )
+            direction = self.direction(family, gradient, hessians[site], count.clamp(min=1))
+            directions[site] = direction.map(lambda value: value + nothing)
         params = sums_by_leaf(pair for one in found for pair in one.params)
         return Averages(directions, first.values, kept, params)
 
