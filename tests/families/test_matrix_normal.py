@@ -150,7 +150,7 @@ def test_matrices_are_found_in_the_layouts_of_torch_and_of_flax(backend):
 
 def test_without_a_matrix_the_error_names_the_sites_and_the_way_out(backend):
     sites = layout(a=(3,), b=(1, 4))
-    with pytest.raises(ValueError, match=r"'a' \(3,\), 'b' \(1, 4\)\. Use family='diagonal'"):
+    with pytest.raises(ValueError, match=r"'a' \(3,\), 'b' \(1, 4\)\. Use family='auto'"):
         backend.families.MatrixNormal().for_layout(sites)
     with pytest.raises(ValueError, match=r"'b' .* shape \(1, 4\).* Leave it out of sites="):
         backend.families.MatrixNormal(sites="b").for_layout(sites)

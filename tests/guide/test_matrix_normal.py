@@ -61,7 +61,5 @@ def test_a_model_without_a_matrix_is_refused_with_the_way_out(ppl):
     def model():
         ppl.sample("w", ppl.dist.Normal(ppl.np.zeros(3), 1.0).to_event(1))
 
-    with pytest.raises(
-        ValueError, match=r"needs a latent site .* 'w' \(3,\)\. Use family='diagonal'"
-    ):
+    with pytest.raises(ValueError, match=r"needs a latent site .* 'w' \(3,\)\. Use family='auto'"):
         ppl.set_up(ppl.guide(model, "matrix_normal"))
