@@ -416,7 +416,7 @@ def test_data_that_a_model_expects_are_no_fault(ppl, kind):
             ppl.sample("y", fn, obs=data)
 
     seen = ppl.module("inference.first_look").look(model, (x,), {})
-    assert seen.latents == ["a"] and not seen.odd and not seen.without_density
+    assert seen.latents == ["a"] and not seen.odd
 
 
 def test_a_warning_points_to_the_line_that_called(ppl):
