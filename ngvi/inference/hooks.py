@@ -72,6 +72,7 @@ class Hooks:
     # -- the model --------------------------------------------------------------------
 
     look: Callable[[Callable, tuple, dict[str, Any]], Seen | None]
+    log_densities: Callable[[Callable, tuple, dict[str, Any]], dict[str, Any]]
     #: Mean and factor of a family.
     mean_and_factor: Callable[[Any], tuple[Any, Any]]
 

@@ -89,7 +89,7 @@ def updated(result: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         ) from error
     check_shapes(_shapes(result), shapes)
     if (seen := ppl.look(result.model, args, kwargs)) is not None:
-        check_seen(seen, result.model, args, kwargs, allow_prior=True)
+        check_seen(seen, result.model, args, kwargs, True, ppl.log_densities)
     with _computed(), new._at_model():
         q = _dense(result)
     new.change = next_change(result, q)

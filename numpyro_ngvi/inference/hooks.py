@@ -20,7 +20,7 @@ from ngvi.workflow.rows_result import mean_and_factor
 from numpyro_ngvi.guide import ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.inference import nuts
-from numpyro_ngvi.inference.first_look import look
+from numpyro_ngvi.inference.first_look import log_densities, look
 from numpyro_ngvi.inference.metric import Metric
 from numpyro_ngvi.inference.new_groups import out_of_bounds, predictions
 from numpyro_ngvi.inference.objective import Objective
@@ -42,6 +42,7 @@ class Hooks(shared.Hooks):
 
     library, key_options = "numpyro_ngvi", ("rng_key",)
     look, gaussians = staticmethod(look), staticmethod(gaussians)
+    log_densities = staticmethod(log_densities)
     mean_and_factor = staticmethod(compiled(mean_and_factor, runs_once=True))
 
     def key(self, result: Any, purpose: int, *, rng_key: jax.Array | None = None) -> jax.Array:

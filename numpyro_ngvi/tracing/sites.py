@@ -9,6 +9,8 @@ import jax
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
+from numpyro_ngvi.tracing.arguments import as_jax
+
 
 def is_enumerated(site: dict[str, Any]) -> bool:
     """Tell whether a site is a discrete latent that the ELBO will sum out."""
@@ -34,6 +36,7 @@ def abstract_trace(
     :param params: values of the model's parameters, if it cannot find them.
     """
     found: dict[str, dict[str, Any]] = {}
+    args, kwargs = as_jax((args, kwargs))
 
     def run() -> None:
         started = handlers.substitute(handlers.seed(model, rng_seed=0), data=params or {})

@@ -25,7 +25,7 @@ from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.rows_result import mean_and_factor
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference import nuts
-from pyro_ngvi.inference.first_look import look
+from pyro_ngvi.inference.first_look import log_densities, look
 from pyro_ngvi.inference.new_groups import predictions
 from pyro_ngvi.inference.problem import make_problem, replay
 from pyro_ngvi.inference.space import State, gaussians
@@ -43,6 +43,7 @@ class Hooks(shared.Hooks):
 
     library = "pyro_ngvi"
     look, gaussians = staticmethod(look), staticmethod(gaussians)
+    log_densities = staticmethod(log_densities)
     mean_and_factor = staticmethod(mean_and_factor)
 
     def begin(self, result: Any) -> None:
