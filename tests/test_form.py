@@ -502,3 +502,32 @@ def test_no_test_of_fit_replaces_what_is_private():
             if any(re.match(r"_(?!_)", str(name).rpartition(".")[2]) for name in names):
                 wrong.append(f"{path.name}: line {node.lineno}")
     assert not wrong
+
+
+# -- sentences ------------------------------------------------------------------------
+
+#: First words of what is the middle of a sentence.
+FRAGMENTS = re.compile(
+    "(And|As|At|Because|Before|Beside|Between|But|By|For|From|How|If|In|Into|Its|Nor|Of|On|Or|Over"
+    "|So|Such|That|Their|Those|To|What|When|Where|Whether|Which|Who|Whose|With|Without)\\b"
+)
+
+
+def test_no_docstring_begins_in_the_middle_of_a_sentence():
+    wrong = []
+    for module, node in _nodes(ast.Module, ast.ClassDef, *FUNCTIONS):
+        text = ast.get_docstring(node) or ""
+        if FRAGMENTS.match(text) or text[:1].islower():
+            wrong.append(f"{module}.{getattr(node, 'name', '')}: {text.splitlines()[0]}")
+    assert not wrong
+
+
+def test_comments_of_fields_are_whole_sentences():
+    wrong = []
+    for path, _, _ in _sources().values():
+        text = re.sub(r"\n\s*#:", "\n#:", (ROOT / path).read_text(encoding="utf-8"))
+        for found in re.findall(r"(?:^|  )#:(.*(?:\n#:.*)*)", text, re.MULTILINE):
+            comment = found.replace("\n#:", "").strip()
+            if not re.match(r"[A-Z0-9`].*\.$", comment):
+                wrong.append(f"{path}: {comment}")
+    assert not wrong

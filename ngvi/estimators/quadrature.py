@@ -79,7 +79,7 @@ class Calculus(Protocol):
 class Expectations(NamedTuple):
     """Expectations of a log density and its derivatives."""
 
-    value: Array  #: ``E[l]``
+    value: Array  #: ``E[l]``.
     #: By family ``E[grad l]``, shape ``(d,)``, and ``E[hess l]`` as
     #: :meth:`~ngvi.families.base.Family.assemble_hessian` has it.
     parts: list[tuple[Array, Array]]
@@ -96,8 +96,8 @@ class PredictorMoments(NamedTuple):
     """
 
     means: list[Array]
-    slopes: list[Array]  #: ``J P^T``, with a last axis of all probes ``P``
-    spreads: list[Array]  #: ``J C P^T``, likewise
+    slopes: list[Array]  #: ``J P^T``, with a last axis of all probes ``P``.
+    spreads: list[Array]  #: ``J C P^T``, likewise.
     pull: Pull
 
     @classmethod

@@ -37,7 +37,7 @@ class EstimateCost(NamedTuple):
 
     num_hessians: int  #: Hessians, or values if there are none, at the first draws.
     num_gradients: int  #: Gradients, or values if there are none, at all draws.
-    num_products: int  #: Hessian-vector products
+    num_products: int  #: Hessian-vector products.
     num_groups: int  #: Groups of orthogonal points, with ``"spherical"``.
     max_batches: int  #: Most batches of as many groups, while they are noisy.
 
@@ -50,9 +50,9 @@ class EstimateCost(NamedTuple):
 class Size(NamedTuple):
     """Sizes that decide the cost of a step."""
 
-    dim: int  #: ``d``, the number of latents of all Gaussians
-    products: int  #: Hessian-vector products that the Hessian takes, as much as is needed of it
-    num_particles: int  #: ``K``; see ``NaturalELBO``
+    dim: int  #: ``d``, the number of latents of all Gaussians.
+    products: int  #: Hessian-vector products that the Hessian takes, as much as is needed of it.
+    num_particles: int  #: ``K``; see ``NaturalELBO``.
     num_gradients: int | None  #: Draws that the gradient is averaged over, if given.
     adapts: bool  #: Whether more groups may follow.
 

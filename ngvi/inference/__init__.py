@@ -1,1 +1,1 @@
-"""How a fit searches, when it is done, and what it says of its result."""
+"""The search of a fit, its end, and what it says of its result."""

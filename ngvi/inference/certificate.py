@@ -31,9 +31,9 @@ from ngvi.inference.metric import Metric
 class Certificate(NamedTuple):
     """The gap of a state to its optimum, in nats."""
 
-    gap: float  #: ``G``
-    upper: float  #: its upper confidence limit
-    noise: float = 0.0  #: the part of ``G`` that is the sample's noise
+    gap: float  #: ``G``.
+    upper: float  #: Its upper confidence limit.
+    noise: float = 0.0  #: The part of ``G`` that is the sample's noise.
 
     def is_met(self, tolerance: float) -> bool:
         """Return whether the upper limit is at most the tolerance."""

@@ -19,8 +19,8 @@ class Finding(NamedTuple):
     """Finding of a check."""
 
     name: str
-    sentence: str  #: what is wrong, and what to try
-    error: float = math.nan  #: of the bound, in nats, if it is known to that only
+    sentence: str  #: What is wrong, and what to try.
+    error: float = math.nan  #: Error of the bound, in nats, if it is known to that only.
 
 
 class Context(NamedTuple):

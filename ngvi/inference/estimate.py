@@ -28,17 +28,17 @@ Sample = list[Group]
 class Direction(NamedTuple):
     """A natural gradient of the bound, or a correction of it."""
 
-    natural: np.ndarray  #: shape ``(n,)``
-    gradient: np.ndarray  #: the Fisher information of the state times the gradient of the bound's
-    parameters: Sequence[np.ndarray] = ()  #: gradients of the model's own parameters
+    natural: np.ndarray  #: Shape ``(n,)``.
+    gradient: np.ndarray  #: The Fisher information of the state times the gradient of the bound's.
+    parameters: Sequence[np.ndarray] = ()  #: Gradients of the model's own parameters.
 
 
 class Estimate(NamedTuple):
     """The bound and its natural gradient over groups of draws, at one state."""
 
-    values: np.ndarray  #: the bound of each group, in nats, shape ``(groups,)``
-    natural: np.ndarray  #: the natural gradient of each, shape ``(groups, n)``
-    mean: Direction  #: the average over all groups
+    values: np.ndarray  #: The bound of each group, in nats, shape ``(groups,)``.
+    natural: np.ndarray  #: The natural gradient of each, shape ``(groups, n)``.
+    mean: Direction  #: The average over all groups.
 
     @property
     def value(self) -> float:
@@ -99,8 +99,8 @@ class Step(NamedTuple):
     """End of a step."""
 
     state: State
-    change: np.ndarray  #: from the old Gaussians to the new ones
-    slope: float  #: of the bound along the change, at its beginning, in nats
-    length: float  #: ``KL(new || old)`` in nats
-    backward: float  #: ``KL(old || new)`` in nats
+    change: np.ndarray  #: Change from the old Gaussians to the new ones.
+    slope: float  #: Slope of the bound along the change, at its beginning, in nats.
+    length: float  #: ``KL(new || old)`` in nats.
+    backward: float  #: ``KL(old || new)`` in nats.
     step_size: float

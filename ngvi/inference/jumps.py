@@ -17,11 +17,11 @@ import numpy as np
 class Jumps(NamedTuple):
     """A mixture of Gaussians, in the coordinates of the chains."""
 
-    log_weights: Any  #: shape ``(K,)``
-    centres: Any  #: shape ``(K, d)``
-    factors: Any  #: of the covariances, shape ``(K, d, d)``
-    inverses: Any  #: of the factors
-    log_dets: Any  #: of the factors, shape ``(K,)``
+    log_weights: Any  #: Shape ``(K,)``.
+    centres: Any  #: Shape ``(K, d)``.
+    factors: Any  #: Factors of the covariances, shape ``(K, d, d)``.
+    inverses: Any  #: Inverses of the factors.
+    log_dets: Any  #: Log dets of the factors, shape ``(K,)``.
 
     @classmethod
     def of(cls, weights: np.ndarray, draws: np.ndarray) -> Jumps:

@@ -50,13 +50,13 @@ class LocalSearch(Search):
         super().__init__(problem, *args)
         self.problem = with_model_parameters(problem)
         self.sample: Sample = []
-        self.estimate = NO_ESTIMATE  #: at the state, over the sample
+        self.estimate = NO_ESTIMATE  #: At the state, over the sample.
         self.pairs: Pairs = []
         self.radius, self.step_size = LEVELS.notable, 1.0
-        self.damping = 1.0  #: of a step, where a long one before it has led too far
+        self.damping = 1.0  #: Of a step, where a long one before it has led too far.
         self.num_groups = num_groups
         self.coarse_state: State = None
-        self.flattest = 1.0  #: the least curvature that was seen, of the metric's
+        self.flattest = 1.0  #: The least curvature that was seen, of the metric's.
         self._stops_when_coarse = False
         self._held_out = HeldOut(self.problem, self.state)
         self._metric_here: Metric | None = None

@@ -28,10 +28,10 @@ MEMORY = 10
 class Ascent(NamedTuple):
     """End of an ascent."""
 
-    mean: np.ndarray  #: all latents, shape ``(d,)``
-    height: float  #: its log density, in nats; minus infinity if it had none where it began
-    is_mode: bool  #: whether it is a local maximum, and not only on the way to one
-    rounding: float  #: what heights of the same mode may differ by, in nats
+    mean: np.ndarray  #: All latents, shape ``(d,)``.
+    height: float  #: Its log density, in nats; minus infinity if it had none where it began.
+    is_mode: bool  #: Whether it is a local maximum, and not only on the way to one.
+    rounding: float  #: What heights of the same mode may differ by, in nats.
 
 
 #: The log density and its gradient at a point.

@@ -25,9 +25,9 @@ NUMBERS_OF_PAIRS = 20_000_000
 class Corrected(NamedTuple):
     """A direction after quasi-Newton correction."""
 
-    direction: Direction  #: its ``gradient`` is still the bound's, whose slopes a step has
-    gain: float  #: that a quadratic bound would have along it, in nats
-    fisher: float  #: the gain that the Fisher metric predicts, in nats
+    direction: Direction  #: Its ``gradient`` is still the bound's, whose slopes a step has.
+    gain: float  #: That a quadratic bound would have along it, in nats.
+    fisher: float  #: The gain that the Fisher metric predicts, in nats.
 
     @property
     def predicted(self) -> float:

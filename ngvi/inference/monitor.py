@@ -48,15 +48,15 @@ class Monitor:
 
     max_steps: float = math.inf
     progress_bar: bool = False
-    time_limit: float = math.inf  #: in seconds, from ``started`` on
+    time_limit: float = math.inf  #: Time limit in seconds, from ``started`` on.
     callback: Callable[[int, float, float], object] | None = None
     started: float = dataclasses.field(default_factory=time.perf_counter)
     num_steps: int = 0
     best: float = -math.inf
     keep: Callable[[], None] | None = None  #: Called after each step, for a checkpoint.
-    first_phase: str = "setting up"  #: until the first step
+    first_phase: str = "setting up"  #: First phase until the first step.
     _phase: str = ""
-    _highest: float = -math.inf  #: over the draws of a step
+    _highest: float = -math.inf  #: Highest over the draws of a step.
     _bar: Any = None
 
     def __enter__(self) -> Self:

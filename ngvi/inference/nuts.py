@@ -65,7 +65,7 @@ TRUSTED, NOT_TRUSTED = "trusted", "not trusted"
 class WhitenedDensity(NamedTuple):
     """A posterior's density where the fitted Gaussian is ``N(0, I)``, for any sampler."""
 
-    dim: int  #: ``d``, the number of coordinates
+    dim: int  #: ``d``, the number of coordinates.
     #: Map ``z`` of shape ``(d,)`` or ``(N, d)`` to ``log p(y, theta(z)) + log |d theta / dz|`` in
     #: nats, a scalar or shape ``(N,)``; it can be differentiated.
     log_density: Callable[[Any], Any]

@@ -52,7 +52,7 @@ class Optimum:
     name: str = ""
     count: int = 0
     trace: Any = None
-    search: Any = None  #: that has found it
+    search: Any = None  #: That has found it.
 
     @property
     def is_certified(self) -> bool:

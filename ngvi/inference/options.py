@@ -16,9 +16,9 @@ class Levels:
 
     #: Confidence of an upper limit, one-sided.
     confidence: float = 0.95
-    #: z-score above which a difference is significant, even as one of many.
+    #: Z-score above which a difference is significant, even as one of many.
     certain: float = 5.0
-    #: z-score above which a difference is probably not due to noise.
+    #: Z-score above which a difference is probably not due to noise.
     likely: float = 2.0
     #: Bounds, or heights of modes, that differ by less, in nats, are of one optimum.
     same: float = 0.1

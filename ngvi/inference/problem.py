@@ -33,9 +33,9 @@ class Cost:
     """Evaluations of a log density."""
 
     gradients: int = 0
-    products: int = 0  #: Hessian-vector products; a Hessian of ``d`` latents counts as ``d``
-    values: int = 0  #: besides those that come with gradients
-    passes: int = 0  #: over all minibatches, of values
+    products: int = 0  #: Hessian-vector products; a Hessian of ``d`` latents counts as ``d``.
+    values: int = 0  #: Values besides those that come with gradients.
+    passes: int = 0  #: Passes over all minibatches, of values.
     #: NumPyro's programs that were compiled, and those that an earlier fit had left: of other data
     #: of the same shapes none is compiled. Pyro has none.
     compiled: int = dataclasses.field(default=0, compare=False)
@@ -71,8 +71,8 @@ class Rows(NamedTuple):
     """The plate of which a model sees a part."""
 
     plate: str
-    size: int  #: of the plate
-    visited: int  #: rows of a minibatch
+    size: int  #: Size of the plate.
+    visited: int  #: Rows of a minibatch.
 
 
 def fraction(plates: dict[str, tuple[int, int]], batch: str) -> float:

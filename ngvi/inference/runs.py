@@ -30,9 +30,9 @@ S = TypeVar("S", bound=Search)
 class Run:
     """A search from one start, which waits or has ended."""
 
-    name: str  #: of the start, in words
+    name: str  #: Name of the start, in words.
     search: Search
-    validation: Validation | None = None  #: of its present state
+    validation: Validation | None = None  #: Validation of its present state.
 
     @property
     def known(self) -> Validation:

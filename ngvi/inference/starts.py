@@ -33,8 +33,8 @@ class Start(NamedTuple):
     """A state where the bound is finite."""
 
     state: State
-    name: str  #: in words
-    value: float = -math.inf  #: of the bound over a few draws, in nats
+    name: str  #: Name in words.
+    value: float = -math.inf  #: Value of the bound over a few draws, in nats.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,8 +28,8 @@ SINGLE = 1e-10
 class Validation:
     """The bound of one state, from draws of its own."""
 
-    bound: float  #: the mean of ``log w``, in nats; minus infinity if a draw has no density
-    error: float  #: its standard error
+    bound: float  #: The mean of ``log w``, in nats; minus infinity if a draw has no density.
+    error: float  #: Its standard error.
     #: The gain in nats that a natural gradient by the score function predicts, as far as it is
     #: certain: values contradict the gradients by so much.
     mismatch: float = 0.0
@@ -99,10 +99,10 @@ def validate(
 class _Draws(NamedTuple):
     """Independent draws of a state."""
 
-    noise: np.ndarray  #: shape ``(N, k)``
-    theta: np.ndarray  #: shape ``(N, d)``
-    values: np.ndarray  #: the log density, shape ``(N,)``
-    weights: np.ndarray  #: ``log w``, shape ``(N,)``
+    noise: np.ndarray  #: Shape ``(N, k)``.
+    theta: np.ndarray  #: Shape ``(N, d)``.
+    values: np.ndarray  #: The log density, shape ``(N,)``.
+    weights: np.ndarray  #: ``log w``, shape ``(N,)``.
 
     @classmethod
     def of(cls, problem: Problem, state: State, noise: np.ndarray) -> _Draws:

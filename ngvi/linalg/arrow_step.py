@@ -38,8 +38,8 @@ MAX_ENTRY = 1e6
 class ArrowStep(NamedTuple):
     """A step in whitened coordinates, by the root ``R`` of the new precision."""
 
-    root: Arrow  #: ``R`` with ``R R^T = M``
-    shift: Vector  #: ``s = rho M^-1 w``
+    root: Arrow  #: ``R`` with ``R R^T = M``.
+    shift: Vector  #: ``s = rho M^-1 w``.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -195,9 +195,9 @@ class CovarianceStep(NamedTuple):
     For a batch of blocks it is one step of all of them.
     """
 
-    root: Array  #: ``R`` with ``R R^T = M^-1``, lower triangular, shape ``(..., k, k)``
-    inverse: Array  #: ``R^-1``
-    shift: Array  #: ``s``, shape ``(..., k)``
+    root: Array  #: ``R`` with ``R R^T = M^-1``, lower triangular, shape ``(..., k, k)``.
+    inverse: Array  #: ``R^-1``.
+    shift: Array  #: ``s``, shape ``(..., k)``.
 
     def metric(self, whitened: Array) -> Array:
         """``M^-1 w``, shape ``(..., k)``."""
@@ -240,8 +240,8 @@ class CovarianceSteps(DenseSteps):
 class PrecisionStep(NamedTuple):
     """A step in whitened coordinates, by the root ``R`` of the new precision."""
 
-    root: Array  #: ``R`` with ``R R^T = M``, lower triangular, shape ``(..., k, k)``
-    shift: Array  #: ``s``, shape ``(..., k)``
+    root: Array  #: ``R`` with ``R R^T = M``, lower triangular, shape ``(..., k, k)``.
+    shift: Array  #: ``s``, shape ``(..., k)``.
 
 
 class PrecisionSteps(DenseSteps):

@@ -31,7 +31,7 @@ from ngvi.linalg.matrices import Array
 class Root(NamedTuple):
     """``M_U^-1 = R R^T``, or the same of ``V``."""
 
-    lower: Array  #: ``R``, a lower triangle, shape ``(m, m)``
+    lower: Array  #: ``R``, a lower triangle, shape ``(m, m)``.
     mean: Array  #: Mean of the eigenvalues of ``M_U``.
 
 
@@ -40,7 +40,7 @@ class KroneckerStep(NamedTuple):
 
     rows: Root
     columns: Root
-    size: Array  #: ``s``
+    size: Array  #: ``s``.
     #: ``rho R^T w T``, of which the mean's shift is ``s R (...) T^T``; None if it stays.
     turned: Array | None
 

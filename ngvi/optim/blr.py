@@ -39,7 +39,7 @@ class _Known(NamedTuple):
     progress: TrustRegionState
     kept: Any  #: The new ``progress`` of a step size that decays.
     rate: Any  #: The step size, or ``"auto"``.
-    duals: Families  #: Euclidean gradients of the bound; empty if nothing asks for them
+    duals: Families  #: Euclidean gradients of the bound; empty if nothing asks for them.
     memory: QuasiNewtonMemory | None
 
 

@@ -41,7 +41,7 @@ class QuasiNewtonMemory(NamedTuple):
     ys: Array  #: Shape ``(m, n)``.
     weights: Array  #: Inverse curvature of each pair, shape ``(m,)``; zero if it does not count.
     gradient: Array  #: The last ``g``, shape ``(n,)``.
-    noise: Any  #: :class:`GradientNoise`, as a state holds it
+    noise: Any  #: The :class:`GradientNoise`, as a state holds it.
 
 
 class Pair(NamedTuple):

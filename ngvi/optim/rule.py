@@ -74,7 +74,7 @@ class Algebra:
     concatenate: ClassVar[Any]  #: Joins a list of vectors.
     split: ClassVar[Any]  #: Cuts a vector into pieces of these sizes.
     scan: ClassVar[Any]  #: See :func:`ngvi.optim.two_loop.two_loop`.
-    where: ClassVar[Any]  #: ``yes`` or ``no`` by a condition, of numbers; of tensors by element
+    where: ClassVar[Any]  #: ``yes`` or ``no`` by a condition, of numbers; of tensors by element.
     eps: ClassVar[Any]  #: The unit of precision of a tensor's dtype.
     #: Tensors without axes as numbers, read at once; what is a number stays one.
     numbers: ClassVar[Any]

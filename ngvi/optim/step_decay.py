@@ -34,7 +34,7 @@ class StepDecay(NamedTuple):
     """The step size, and its numbers."""
 
     algebra: Algebra
-    of_conjugate: float = 0.03  #: ``rho`` of conjugate sites, which have no such noise
+    of_conjugate: float = 0.03  #: ``rho`` of conjugate sites, which have no such noise.
     first: float = 0.1  #: Step size.
     halves: float = 60.0  #: Value of ``n`` that halves the square of the step size.
     #: Of the frequency: step ``t`` counts ``t^(weight - 1)``-fold, as if ``earlier`` came before.

@@ -20,7 +20,7 @@ from ngvi.optim.step_decay import StepDecay
 class States(NamedTuple):
     """The states of two rules."""
 
-    gaussians: Any  #: None without any
+    gaussians: Any  #: None without any.
     conjugate: Any
 
 

@@ -23,7 +23,7 @@ class Observed(NamedTuple):
     """An observed site."""
 
     value: np.ndarray
-    plates: tuple[Plate, ...]  #: around it, whose axes are the value's
+    plates: tuple[Plate, ...]  #: Around it, whose axes are the value's.
 
 
 class ArvizGroups(NamedTuple):
@@ -37,7 +37,7 @@ class ArvizGroups(NamedTuple):
     prior: Draws = {}  # noqa: RUF012
     constant_data: dict[str, np.ndarray] = {}  # noqa: RUF012
     sample_stats: Draws = {}  # noqa: RUF012
-    num_chains: int = 1  #: one after another, of which the draws are
+    num_chains: int = 1  #: One after another, of which the draws are.
 
     @classmethod
     def of_runs(

@@ -18,7 +18,7 @@ class Steps:
 
     q: DenseGaussian
     bound: float
-    left: float  #: half of the squared length of the natural gradient, in nats
+    left: float  #: Half of the squared length of the natural gradient, in nats.
     count: int
 
 

@@ -29,8 +29,8 @@ class Expected:
     """Expectations of a log density under a Gaussian or, with a leading axis, several."""
 
     value: Any
-    gradient: np.ndarray  #: ``E[grad l]``, shape ``(d,)``
-    curvature: np.ndarray  #: ``-E[hess l]``, shape ``(d, d)``
+    gradient: np.ndarray  #: ``E[grad l]``, shape ``(d,)``.
+    curvature: np.ndarray  #: ``-E[hess l]``, shape ``(d, d)``.
 
     @classmethod
     def by_points(
@@ -81,11 +81,11 @@ class PredictorSites:
     """
 
     predictors: Predictors
-    means: np.ndarray  #: means of the predictors, shape ``(P, M)``
-    spreads: np.ndarray  #: ``J C``, shape ``(P, M, d)``
+    means: np.ndarray  #: Means of the predictors, shape ``(P, M)``.
+    spreads: np.ndarray  #: ``J C``, shape ``(P, M, d)``.
     value: np.ndarray
-    gradient: np.ndarray  #: gradients by predictor, shape ``(P, M)``
-    curvature: np.ndarray  #: curvatures by two predictors, shape ``(P, P, M)``
+    gradient: np.ndarray  #: Gradients by predictor, shape ``(P, M)``.
+    curvature: np.ndarray  #: Curvatures by two predictors, shape ``(P, P, M)``.
 
     @classmethod
     def under(cls, predictors: Predictors, q: DenseGaussian) -> PredictorSites:
@@ -118,8 +118,8 @@ class PointSites:
     """Expectations of elements under one Gaussian, from gradients at points, by Stein's lemma."""
 
     value: np.ndarray
-    gradient: np.ndarray  #: shape ``(M, d)``
-    curvature: np.ndarray  #: shape ``(M, d, d)``
+    gradient: np.ndarray  #: Shape ``(M, d)``.
+    curvature: np.ndarray  #: Shape ``(M, d, d)``.
 
     @classmethod
     def under(cls, rows: ObservedRows, q: DenseGaussian) -> PointSites:

@@ -34,17 +34,17 @@ SUBTRACTION, STEPS, IMPROPER, MASKED = "subtraction", "steps", "improper", "mask
 class Pointwise:
     """Predictive densities by unit, each of shape ``(R,)``."""
 
-    elpd: np.ndarray  #: log predictive density of the unit given all others, in nats
-    lpd: np.ndarray  #: log predictive density given all units
+    elpd: np.ndarray  #: Log predictive density of the unit given all others, in nats.
+    lpd: np.ndarray  #: Log predictive density given all units.
     #: Reliability on the scale of Pareto's k, up to 0.7: leverage of a row that was subtracted,
     #: what steps have left in nats, or k-hat of importance weights.
     reliability: np.ndarray
-    leverage: np.ndarray  #: the part of the posterior's precision that is the unit's, at most 1
+    leverage: np.ndarray  #: The part of the posterior's precision that is the unit's, at most 1.
     #: ``"subtraction"``, ``"steps"`` or ``"improper"``; ``"masked"`` of what is no observation, and
     #: has the density 0.
     how: np.ndarray
-    psis: np.ndarray  #: log predictive densities by PSIS-LOO; NaN where there are too few draws
-    psis_k: np.ndarray  #: k-hat of these
+    psis: np.ndarray  #: Log predictive densities by PSIS-LOO; NaN where there are too few draws.
+    psis_k: np.ndarray  #: K-hat of these.
 
 
 def leave_out(target: Target, q: DenseGaussian, units: Units) -> Pointwise:
@@ -114,12 +114,12 @@ class Cavities:
     latents ``mu - Sigma J^T t``, ``t = (I - A V)^-1 g``.
     """
 
-    means: np.ndarray  #: shape ``(P, M)``
-    covariances: np.ndarray  #: shape ``(P, P, M)``
-    leverage: np.ndarray  #: the largest eigenvalue of ``V A``, shape ``(M,)``
-    shift: np.ndarray  #: shift of the latents' mean, in standard deviations, shape ``(M,)``
-    pull: np.ndarray  #: ``t``, shape ``(M, B, P)``
-    divergence: np.ndarray  #: ``KL(cavity || q)`` in nats, shape ``(M,)``
+    means: np.ndarray  #: Shape ``(P, M)``.
+    covariances: np.ndarray  #: Shape ``(P, P, M)``.
+    leverage: np.ndarray  #: The largest eigenvalue of ``V A``, shape ``(M,)``.
+    shift: np.ndarray  #: Shift of the latents' mean, in standard deviations, shape ``(M,)``.
+    pull: np.ndarray  #: ``t``, shape ``(M, B, P)``.
+    divergence: np.ndarray  #: ``KL(cavity || q)`` in nats, shape ``(M,)``.
     #: The block of each column of the spreads, shape ``(d,)``.
     labels: np.ndarray
 

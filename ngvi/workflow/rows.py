@@ -29,8 +29,8 @@ class RowSite(NamedTuple):
     """An observed site, whose *elements* are those of its log density."""
 
     name: str
-    shape: tuple[int, ...]  #: shape of its log density
-    plates: tuple[Plate, ...]  #: whose axes are those of that shape
+    shape: tuple[int, ...]  #: Shape of its log density.
+    plates: tuple[Plate, ...]  #: Whose axes are those of that shape.
 
     @property
     def size(self) -> int:

@@ -78,7 +78,7 @@ class GuideSetUp:
 
     @property
     def has_plates(self) -> bool:
-        """Whether the user makes the plates of a guide, which may hold more than a minibatch."""
+        """Tell whether the user makes a guide's plates, which may hold more than a minibatch."""
         return any(part.create_plates is not None for part in self._parts)
 
     def missed_curvature(self) -> list[str] | None:

@@ -36,7 +36,7 @@ class CountingNUTS(NUTS):
         return new._replace(num_steps=state.num_steps + new.num_steps)
 
     def _jumped(self, state: Any) -> Any:
-        """After a jump, if the warm-up is over and it is taken."""
+        """Return the state after a jump, if the warm-up is over and it is taken."""
         jumps, num_warmup = self._jumps
         key, *keys = random.split(state.rng_key, 4)
         which = random.categorical(keys[0], jumps.log_weights)

@@ -230,7 +230,7 @@ class _SetUp(NamedTuple):
     """Findings of the first call with a model and a guide."""
 
     plan: Plan
-    estimator: Any  #: None, as the cost is, if every latent is a conjugate site
+    estimator: Any  #: None, as the cost is, if every latent is a conjugate site.
     cost: Any
 
 

@@ -124,7 +124,7 @@ class CountingNUTS(NUTS):
         return found
 
     def _jumped(self, z: Tensor, jumps: Jumps) -> dict[str, Tensor]:
-        """After a jump, if it is taken."""
+        """Return the state after a jump, if it is taken."""
         which = torch.multinomial(jumps.log_weights.exp(), 1)[0]
         new = jumps.centres[which] + jumps.factors[which] @ torch.randn_like(z)
         _, energy, _ = self._fetch_from_cache()

@@ -26,10 +26,10 @@ from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
 class State(NamedTuple):
     """StateSpace of model and guide, through which no gradient flows."""
 
-    families: list[Family]  #: in the order of ``StateSpace.dims``
+    families: list[Family]  #: Families in the order of ``StateSpace.dims``.
     parameters: dict[
         str, Tensor
-    ]  #: of the model's own, unconstrained, by their names in the parameter store
+    ]  #: Of the model's own, unconstrained, by their names in the parameter store.
 
 
 class StateSpace(problem.StateSpace):

@@ -21,8 +21,8 @@ class IvonState(NamedTuple):
 
     count: jax.Array  # type: ignore[assignment]  #: Steps taken.
     num_skipped: jax.Array  #: Steps not taken because something was not finite.
-    momentum: Any  #: ``g``, a pytree like the weights
-    hess: Any  #: ``h``
+    momentum: Any  #: ``g``, a pytree like the weights.
+    hess: Any  #: ``h``.
 
 
 class SlangState(NamedTuple):
@@ -30,9 +30,9 @@ class SlangState(NamedTuple):
 
     count: jax.Array  # type: ignore[assignment]  #: Steps taken.
     num_skipped: jax.Array  #: Steps not taken because something was not finite.
-    momentum: Any  #: ``g``, a pytree like the weights
-    hess: Any  #: ``h``
-    factor: Any  #: ``U``, a pytree whose leaves have an axis of the rank before those of a weight
+    momentum: Any  #: ``g``, a pytree like the weights.
+    hess: Any  #: ``h``.
+    factor: Any  #: ``U``, a pytree whose leaves have an axis of the rank before those of a weight.
 
 
 class IvonTransformation(optax.GradientTransformationExtraArgs):

@@ -94,7 +94,7 @@ class SLANG(VOGN):
     equations = SlangEquations
     _rows: Any = ()  #: Gradients by example of each sample since the last step.
     _fresh: Any = ()  #: Gradients of the last sample, by calls of ``backward``.
-    _known_factor: Any = (None, None)  #: ``U``, and of which weights it is
+    _known_factor: Any = (None, None)  #: ``U``, and of which weights it is.
 
     def __init__(
         self,
