@@ -48,10 +48,32 @@ class Influence(Sequence):
 
         :raises ModuleNotFoundError: without pandas.
         """
-        columns = {"row": self.rows, "kl": self.divergence, **self.shifts}
         import pandas
 
+        columns = {"row": self.rows, "kl": self.divergence, **self.shifts}
         return pandas.DataFrame(columns, index=self.labels)
+
+    def plot(self, num: int = DEFAULTS.num_shown) -> Any:
+        """Return a matplotlib figure of the most influential rows, and what they move most.
+
+        :param num: the number of rows.
+        :raises ModuleNotFoundError: without matplotlib or pandas.
+        """
+        from matplotlib import pyplot
+
+        shown = self.table()[: max(num, 1)][::-1]
+        moved = shown[list(self.shifts)]
+        most = moved.abs().max().nlargest(5).index
+        size = 10.5, 1.2 + 0.28 * len(shown)
+        figure, axes = pyplot.subplots(1, 2, figsize=size, layout="constrained", sharey=True)
+        shown["kl"].replace(np.inf, np.nan).plot.barh(ax=axes[0], color="#08519c")
+        axes[0].set_xlabel("KL without the row, in nats")
+        for name in most:
+            axes[1].plot(moved[name], np.arange(len(shown)), "o", markersize=5, label=name)
+        axes[1].axvline(0.0, color="0.7", linewidth=0.8)
+        axes[1].set_xlabel("change of the mean without the row, in sd")
+        axes[1].legend(frameon=False, fontsize=9)
+        return figure
 
     def __repr__(self) -> str:
         lines = [f"Influence of {len(self)} rows, the most influential first:"]
