@@ -19,6 +19,7 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.runs import Run, Runs, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import GUIDE, MODE, Start, Starts
+from ngvi.inference.validation import Validation
 
 
 class Explorer:
@@ -37,6 +38,9 @@ class Explorer:
         self.spent = self.reached = math.inf
         self._cost = runs.problem.objective.cost
         self._modes: list[tuple[Ascent, Optimum]] = []
+        self._ends: list[tuple[Validation, Optimum]] = []  # of first stages that went on to there
+        self._treat_as_optima = not runs.options.follow_low_ends
+        self._saddle_budget = 0.0  # the cost of following them
 
     def explore(self) -> None:
         """Look until a better optimum is unlikely, or the share is spent."""
@@ -45,7 +49,7 @@ class Explorer:
             for run in self.runs.ranked():
                 if self._may_go_on():
                     self.runs.waiting.remove(run)
-                    self._lead(run)
+                    self._lead(run, counts=False)
         while self._may_go_on():
             best = self.runs.best
             if not self._round() or self.is_unlikely():
@@ -59,7 +63,7 @@ class Explorer:
     def limit(self) -> float:
         """Largest cost of all, in gradients."""
         first = (1.0 + self.share) * self.spent + self.options.exploration_floor
-        return max(first, (1.0 + self.share) * self.reached)
+        return max(first, (1.0 + self.share) * self.reached) + self._saddle_budget
 
     def _may_go_on(self) -> bool:
         return self._cost.total < self.limit
@@ -128,8 +132,7 @@ class Explorer:
 
     def _follow(self, start: Start) -> Optimum | None:
         """Return the optimum to which a start leads, if a few steps tell."""
-        most = 2 * self.options.first_steps
-        return self._lead(self.runs.coarse(start, most, self._left()))
+        return self._lead(self.runs.raced(start, self._left()))
 
     def _count(self, known: Optimum | None) -> None:
         """Count a start that has led to an optimum, or nowhere."""
@@ -161,8 +164,12 @@ class Explorer:
                 return optimum
         return None
 
-    def _lead(self, run: Run) -> Optimum | None:
-        """Return the optimum to which a run leads, or None if it is not known."""
+    def _lead(self, run: Run, counts: bool = True) -> Optimum | None:
+        """Return the optimum to which a run leads, as far as it can be followed.
+
+        :param counts: whether its start is one of those that are drawn alike.
+        :return: None if it is not known.
+        """
         best, allowed = self.runs.best, LEVELS.worth
         if run.validation is None:
             run.validation = self.runs.validated(run.search.state, coarsely=True)
@@ -171,10 +178,10 @@ class Explorer:
         gap = best.validation.bound - run.level
         noise = 2 * math.hypot(best.validation.error, run.validation.error)
         if gap > allowed + noise:
-            return self._lower(run, gap)
+            return self._lower(run, gap, counts)
         if self._is_at_the_best(run):
             return best
-        return self._followed(run)
+        return self._followed(run, self._left(), max(self.runs.tolerance, LEVELS.same))
 
     def _is_at_the_best(self, run: Run) -> bool:
         """Return whether a run is inside the best Gaussian, at a bound that is hardly another."""
@@ -185,12 +192,14 @@ class Explorer:
             return False
         return self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
 
-    def _followed(self, run: Run) -> Optimum | None:
-        """Return the optimum at the end of a run."""
+    def _followed(self, run: Run, max_cost: float, tolerance: float) -> Optimum | None:
+        """Return the optimum at the end of a run.
+
+        :param tolerance: of what is left there.
+        """
         self.runs.current, best, same = run, self.runs.best, LEVELS.same
-        tolerance = max(self.runs.tolerance, same)
         run.search.tolerance = tolerance
-        run.search.advance(self._left())
+        run.search.advance(max_cost)
         run.validation = self.runs.validated(run.search.state)
         self.runs.current = None
         if run.search.status is not Status.OPTIMUM:
@@ -204,18 +213,36 @@ class Explorer:
         found = self.runs.refine(run, self._left()) if needs_more else self.runs.end(run)
         return found if found.is_certified else None
 
-    def _lower(self, run: Run, gap: float) -> Optimum | None:
-        """Return where a run leads that is far below the best: its end is taken for an optimum.
+    def _lower(self, run: Run, gap: float, counts: bool) -> Optimum | None:
+        """Where a run leads that is far below the best.
+
+        A first stage ends at the optimum of few draws, or on a saddle, from where a bound may rise
+        by tens of nats. So runs are followed, unless they end as one that has been. If one has come
+        to another optimum, or none anywhere, then ends are taken for optima.
 
         :param gap: what it is below the best, in nats.
+        :param counts: whether its start is one of those that are drawn alike; only they are worth
+            following.
         """
         if not run.is_coarse:
             return None  # it was on its way
         new = self.runs.optimum(run)
         slack = max(self.runs.options.local.coarse_gap, LEVELS.negligible * gap)
-        for one in self.runs.optima:
-            if same_bound(one.validation, new.validation, slack):
+        optima = [one for one in self.runs.optima if one.is_certified or self._treat_as_optima]
+        for end, one in [*self._ends, *((one.validation, one) for one in optima)]:
+            if same_bound(end, new.validation, slack):
                 return one
+        if counts and not self._treat_as_optima:
+            before, most = self._cost.total, self.options.exploration_floor - self._saddle_budget
+            # Near a saddle little seems to be left.
+            found = self._followed(run, most, min(self.runs.tolerance, LEVELS.same))
+            self._saddle_budget += self._cost.total - before
+            if found is not None:
+                self._ends.append((new.validation, found))
+            if found is not None or self._ends:
+                self._treat_as_optima = found not in (None, self.runs.best)
+                return found
+            self._treat_as_optima = True
         self.runs.optima.append(new)
         return new
 

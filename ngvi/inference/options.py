@@ -140,7 +140,8 @@ class MultiStartOptions:
     num_starts: int = 8
     #: Cost of a run in the first round, in steps.
     first_steps: int = 40
-    #: Gradients for other optima beside their budget: the shortest run of NUTS.
+    #: Gradients for other optima beside their budget: the shortest run of NUTS. As many may follow
+    #: runs that end far below the best.
     exploration_floor: int = 20_000
     #: Without an optimum nothing new begins after this many gradients: four chains of NUTS. Half of
     #: them, or as many as all before, may go into fresh draws at every step.
@@ -249,6 +250,10 @@ class FitOptions:
     other_optima: bool = True
     #: Ascend in the coordinates of the best Gaussian.
     whitened_ascents: bool = True
+    #: End a run half-way that would not come as high as the best optimum.
+    racing: bool = True
+    #: Follow runs that end far below the best: they may be on a saddle.
+    follow_low_ends: bool = True
     #: Report single precision that is far off.
     check_precision: bool = True
     #: Report values of the log density that contradict its gradients.

@@ -140,7 +140,6 @@ def test_modes_of_the_same_height_are_one_optimum():
     mirror = mixture((1.0, [-4.0, 0.0], 0.5), (1.0, [4.0, 0.0], 0.5))
     start = (np.array([3.0, 0.0]), 1.0)
     outcome = solved(Target(mirror, start=start, of_prior=(0.0, 4.0)))
-    print(outcome.verdict, len(outcome.optima), outcome.optimum.count, outcome.exploration)
     assert outcome.verdict == CERTIFIED and len(outcome.optima) == 1
     assert outcome.exploration.num_starts >= 4
 
@@ -183,18 +182,19 @@ def test_starts_do_not_begin_in_the_neck_of_a_funnel():
     assert outcome.optimum.count >= 0.7 * outcome.exploration.num_starts
 
 
-@pytest.mark.parametrize("num, spread, noise", [(4, 2.0, 0.5), (12, 30.0, 3.0)])
-def test_a_saddle_takes_no_claim_away(num, spread, noise):
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("num, spread, noise", [(4, 2.0, 0.5), (8, 20.0, 2.0), (12, 30.0, 3.0)])
+def test_a_saddle_is_no_optimum(num, spread, noise, seed):
     """With all effects near zero a bound rises slowly at first, and then by up to 270 nats."""
-    y = spread * np.random.default_rng(0).normal(size=num)
+    y = spread * np.random.default_rng(seed).normal(size=num)
 
     def raw_scale(theta):
         log_tau, effects = theta[:, :1], theta[:, 1:]
         of_tau = normal(effects / np.exp(log_tau)) - num * log_tau[:, 0]
         return normal(log_tau / 3.0) + of_tau + normal((effects - y) / noise)
 
-    outcome = solved(Target(raw_scale, dim=num + 1, of_prior=(0.0, 3.0)))
-    assert outcome.verdict == CERTIFIED and outcome.optimum.count >= 8
+    outcome = solved(Target(raw_scale, dim=num + 1, of_prior=(0.0, 3.0)), seed)
+    assert outcome.verdict == CERTIFIED and len(outcome.optima) == 1
 
 
 # -- whatever ends it ------------------------------------------------------------------
