@@ -54,6 +54,14 @@ class FileHooks:
         """
         raise NotImplementedError
 
+    def at_a_third(self, support: Any, shape: tuple[int, ...], like: Any) -> float:
+        """Return the sum of the value into which a support takes unconstrained thirds.
+
+        :param shape: of these.
+        :param like: an array of their kind.
+        """
+        raise NotImplementedError
+
     def result(
         self,
         kind: type,

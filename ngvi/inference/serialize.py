@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ FIRST = b"ngvi checkpoint "
 #: Fields of a result that JSON holds as they are, and options that a family finds by itself.
 PLAIN = ("verdict", "reason", "seconds")
 DERIVED = "structure", "independent", "shapes", "base_options"
+#: See :meth:`~ngvi.inference.file_hooks.FileHooks.at_a_third`.
+AtAThird = Callable[[Any, tuple[int, ...], Any], float]
 
 # -- arguments of a model ------------------------------------------------------------------
 
@@ -133,7 +137,8 @@ def write_result(
         "optima": [
             plain({k: v for k, v in vars(one).items() if k != "params"}) for one in result.optima
         ],
-        "sites": sites_of(result._gaussians()),
+        "sites": sites_of(result._gaussians(), hooks.at_a_third),
+        "structure": structure_of(result._gaussians()),
         "arguments": tree,
         **others,
     }
@@ -263,7 +268,9 @@ class Saved:
 
         return make
 
-    def check_same(self, parts: list[Any], params: dict[str, np.ndarray]) -> None:
+    def check_same(
+        self, parts: list[Any], at_a_third: AtAThird, params: dict[str, np.ndarray]
+    ) -> None:
         """Refuse parameters that are not those of a model and guide.
 
         :param parts: the ``NaturalGaussianGuide`` in the guide.
@@ -279,13 +286,13 @@ class Saved:
                     f"is {has} in the file, and {needs} here."
                 )
         with self.whole():
-            found_sites = [_in_words(part) for part in self.meta["sites"]]
-        needed = [_in_words(part) for part in sites_of(parts)]
-        if found_sites != needed:
+            sites = [[(str(n), tuple(shape), v) for n, shape, v in p] for p in self.meta["sites"]]
+            structure = self.meta["structure"]
+        _check_sites(sites, sites_of(parts, at_a_third))
+        if structure != structure_of(parts):
             raise ValueError(
-                "The result is of another model: the latents, in their order and by their "
-                f"unconstrained shapes, are {'; '.join(found_sites)} in the file, and "
-                f"{'; '.join(needed)} here."
+                "The result's Gaussian orders its latents in another way than the one of this "
+                "model. Make its guide again, and pass it: load(path, model, ..., guide=...)."
             )
 
 
@@ -318,16 +325,61 @@ def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others:
     return {"guide": found}
 
 
-def sites_of(parts: list[Any]) -> list[list[list]]:
-    """Return name and unconstrained shape of each latent, in the order of the latent vector.
+def structure_of(parts: list[Any]) -> int:
+    """Return a number that tells apart where families have their coordinates."""
+    found = 0
+    for part in parts:
+        structure = getattr(part.family, "structure", None)
+        if structure is None:
+            continue
+        found = zlib.crc32(repr((structure.groups, structure.runs)).encode(), found)
+        if structure.permutation is not None:
+            found = zlib.crc32(np.asarray(structure.permutation.order, "<i8").tobytes(), found)
+    return found
+
+
+def sites_of(parts: list[Any], at_a_third: AtAThird) -> list[list[list]]:
+    """Return what tells latents apart, by part, in the order of the latent vector.
+
+    Name, unconstrained shape and, where its support is fixed, where that has a third.
 
     :param parts: ``NaturalGaussianGuide`` that are set up.
     """
-    return [[[site.name, list(site.shape)] for site in part.sites] for part in parts]
+    return [[_site_of(part, site, at_a_third) for site in part.sites] for part in parts]
 
 
-def _in_words(sites: list[list]) -> str:
-    return ", ".join(f"'{name}' {tuple(shape)}" for name, shape in sites)
+def _site_of(part: Any, site: Any, at_a_third: AtAThird) -> list:
+    value = None
+    if site.name not in part._dynamic:
+        trace = getattr(part.prototype_trace, "nodes", part.prototype_trace)
+        prototype = trace[site.name]
+        support = part._supports.get(site.name, prototype["fn"].support)
+        value = at_a_third(support, site.shape, prototype["value"])
+    return [site.name, list(site.shape), value]
+
+
+def _check_sites(found: list[list[Any]], needed: list[list[list]]) -> None:
+    """Refuse a model whose latents are others, or elsewhere.
+
+    :raises ValueError: naming them.
+    """
+    here, there = (
+        [", ".join(f"'{name}' {tuple(shape)}" for name, shape, _ in part) for part in parts]
+        for parts in (needed, found)
+    )
+    if here != there:
+        raise ValueError(
+            "The result is of another model: the latents, in their order and by their "
+            f"unconstrained shapes, are {'; '.join(there)} in the file, and {'; '.join(here)} here."
+        )
+    for one, other in zip(chain(*found), chain(*needed), strict=True):
+        if None not in (one[2], other[2]) and not np.isclose(
+            one[2], other[2], rtol=1e-3, atol=1e-4, equal_nan=True
+        ):
+            raise ValueError(
+                f"The result is of another model: '{one[0]}' has another support here than in the "
+                "file, a positive one for a real one, say, or other bounds."
+            )
 
 
 def _kind(array: np.ndarray | None) -> str:

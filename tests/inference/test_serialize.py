@@ -118,13 +118,15 @@ def test_another_model_is_refused(ppl, tmp_path):
             r"another model.*'a' \(\), 'b' \(\) in the file, and 'c' \(\), 'b' \(\) here",
         ),
         ({"first": "b", "second": "a"}, r"'a' \(\), 'b' \(\) in the file, and 'b' \(\), 'a' \(\)"),
+        ({"is_positive": True}, "'b' has another support"),
     ],
 )
 def test_as_many_latents_that_are_others_are_refused(ppl, tmp_path, changed, words):
-    def make(first="a", second="b"):
+    def make(first="a", second="b", is_positive=False):
         def model():
             ppl.sample(first, ppl.dist.Normal(ppl.array(0.0), 1.0))
-            ppl.sample(second, ppl.dist.Normal(ppl.array(0.0), 1.0))
+            kind = ppl.dist.LogNormal if is_positive else ppl.dist.Normal
+            ppl.sample(second, kind(ppl.array(0.0), 1.0))
 
         return model
 
@@ -150,6 +152,7 @@ def test_files_of_something_else_are_refused(ppl, tmp_path):
         ({"format": "else"}, "of the kind 'else'"),
         ({"version": 99}, "is of version 99.*reads version 5"),
         ({"library": "other_ngvi"}, r"other_ngvi\.FitResult\.load"),
+        ({"structure": 1}, "orders its latents in another way"),
     ):
         files.write(path, files.packed({**meta, **change}, arrays))
         refused(match)
