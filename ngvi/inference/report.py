@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 from typing import Any
@@ -163,8 +164,7 @@ def plot(result: Any) -> Any:
         raise ModuleNotFoundError(
             "result.plot needs matplotlib: pip install matplotlib", name=error.name
         ) from error
-    figure = pyplot.figure(figsize=(10.5, 7.2), layout="constrained")
-    pyplot.close(figure)  # a notebook shows the value of a cell, and not once more at its end
+    figure = shown_once(pyplot.figure(figsize=(10.5, 7.2), layout="constrained"))
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2.6), width_ratios=(3, 2))
     left = grid[:, 0].subgridspec(2, 1, height_ratios=(2.4, 1), hspace=0.02)
     bound = figure.add_subplot(left[0])
@@ -178,6 +178,22 @@ def plot(result: Any) -> Any:
     state = "converged" if result.converged else "not converged"
     dim = f"{result.dim:,}"
     figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {len(result.trace)} steps")
+    return figure
+
+
+def shown_once(figure: Any) -> Any:
+    """Return an open figure that a notebook shows once, as a cell's value or at the cell's end."""
+
+    def show() -> None:
+        from IPython.display import Image, display
+        from matplotlib import pyplot
+
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png")
+        pyplot.close(figure)  # or the end of the cell shows the figure again
+        display(Image(picture.getvalue()))
+
+    vars(figure)["_ipython_display_"] = show
     return figure
 
 

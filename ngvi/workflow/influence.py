@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.inference.report import shown_once
 from ngvi.latents import html
 from ngvi.latents.layout import Site
 from ngvi.workflow.expected import PredictorSites
@@ -73,7 +74,7 @@ class Influence(Sequence):
         axes[1].axvline(0.0, color="0.7", linewidth=0.8)
         axes[1].set_xlabel("change of the mean without the row, in sd")
         axes[1].legend(frameon=False, fontsize=9)
-        return figure
+        return shown_once(figure)
 
     def __repr__(self) -> str:
         lines = [f"Influence of {len(self)} rows, the most influential first:"]

@@ -146,9 +146,31 @@ def test_the_picture_has_bound_steps_weights_and_marginals(ppl, pyplot):
     assert {"weights[0]", "weights[1]", "weights[2]"} <= labels
 
 
-def test_a_notebook_shows_the_picture_once(pyro_backend, pyplot):
-    """Its backend draws what is open in pyplot by itself."""
-    assert not pyplot.fignum_exists(shared_result(pyro_backend).plot().number)
+CELLS = {
+    "import torch; torch.set_default_dtype(torch.float64)": 0,
+    "from tests.ppl import load\nfrom tests.inference.results import shared_result": 0,
+    "fitted = shared_result(load('pyro'), shift=0.3)": 0,
+    "fitted.plot()": 1,
+    "fitted.plot();": 1,
+    "figure = fitted.plot()": 1,
+    "from matplotlib import pyplot\nfigure = fitted.plot()\npyplot.show()": 1,
+    "figure": 1,
+    "pyplot.plot([1, 2]);": 1,
+}
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_a_picture_once():
+    nbformat, nbclient = map(pytest.importorskip, ("nbformat", "nbclient"))
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    found = [
+        sum("image/png" in output.get("data", {}) for output in cell.outputs)
+        for cell in notebook.cells
+    ]
+    assert dict(zip(CELLS, found, strict=True)) == CELLS
 
 
 def test_what_a_result_holds_is_short_in_words():
