@@ -137,8 +137,9 @@ def stein_direction(
     :param weights: of the draws, which sum to one, shape ``(K,)``; NaN of none.
     :param gradient_of: as an :class:`Evaluator` has it.
     """
-    if hasattr(family, "draw_vjp"):
-        return family.draw_vjp(noise, family.transposed(gradients) + weights[:, None] * noise)
+    own: Any = family
+    if hasattr(own, "draw_vjp"):
+        return own.draw_vjp(noise, own.transposed(gradients) + weights[:, None] * noise)
 
     def bound(q: Family) -> Array:
         # Its derivative is the bound's: the gradients are constants here.

@@ -214,7 +214,7 @@ class Explorer:
         return found if found.is_certified else None
 
     def _lower(self, run: Run, gap: float, counts: bool) -> Optimum | None:
-        """Where a run leads that is far below the best.
+        """Return the optimum of a run that is far below the best.
 
         A first stage ends at the optimum of few draws, or on a saddle, from where a bound may rise
         by tens of nats. So runs are followed, unless they end as one that has been. If one has come

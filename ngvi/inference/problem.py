@@ -115,6 +115,9 @@ class Objective(Protocol):
     estimator: str
     groups: Groups
     guide: Any
+    #: Gives fresh groups of draws.
+    sample: Callable[[np.random.Generator, int], Sample]
+    _fractions: dict[tuple, float]
     #: A plate that has the rows of a batch, as the user writes it.
     batch_in_words: str
 
@@ -140,7 +143,7 @@ class Objective(Protocol):
         self.estimator = choose(estimator, dim, products, obstacle, **options).curvature
         self.groups = Groups.of(self.estimator, dim, products, data_size, cubature)
         self.sample = self.groups.sample
-        self._fractions: dict[tuple, float] = {}
+        self._fractions = {}
 
     @property
     def is_random(self) -> bool:
@@ -289,7 +292,7 @@ class StateSpace(Protocol):
         found = map(self.numbers, self.all_stddevs(self.families(state)))
         stddevs, named = dict(zip(self.dims, found, strict=True)), {}
         for name, part in self.gaussians().items():
-            named.update(pieces(part.sites, stddevs.get(name, ())))
+            named.update(pieces(part.sites, stddevs.get(name, np.zeros(0))))
         return named or stddevs
 
     @property

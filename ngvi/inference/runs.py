@@ -94,9 +94,9 @@ class Runs:
 
     def coarse(self, start: Start | Run, max_steps: float, max_cost: float = math.inf) -> Run:
         """Take a start, or a run, to the end of its first stage or of its steps."""
-        run = start
         if isinstance(start, Start):
-            run = Run(start.name, self.search(LocalSearch, start.state))
+            start = Run(start.name, self.search(LocalSearch, start.state))
+        run = start
         assert isinstance(run.search, LocalSearch)
         self.current, run.validation = run, None
         run.search.coarsen(max_cost, max_steps)

@@ -145,7 +145,8 @@ class Predictors:
             sums, missed = self._resolved(means[:, None], spreads[:, None])
             return _each(lambda x: x[0], sums), missed
         covariance = PredictorCovariance.of(list(spreads), np)
-        found, waiting = None, np.arange(means.shape[1])
+        waiting = np.arange(means.shape[1])
+        found: Any = None
         for halvings in range(DEFAULTS.max_halvings + 1):
             at = halved_nodes(self.count, halvings)
             some = _each(lambda x, of=waiting: x[of], covariance)
@@ -158,7 +159,7 @@ class Predictors:
             if not missed.any() or len(at) * means[0, waiting].size > DEFAULTS.max_numbers:
                 break
             waiting = waiting[missed]
-        return found, bool(missed.any())  # type: ignore[return-value]
+        return found, bool(np.any(missed))
 
     def log_mean(self, means: np.ndarray, factor: list[list[np.ndarray]]) -> np.ndarray:
         """Return ``log E[exp l]`` of each element by quadrature, shape ``(M,)``.

@@ -168,10 +168,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 noise, square = noise + of_spread[0], square + of_spread[1]
         count = len(estimates)
         self._count(int(num_dropped))
-        directions = [list(estimate.directions.values()) for estimate in estimates]
-        mean = directions[0]
+        of_each = [list(estimate.directions.values()) for estimate in estimates]
+        mean = of_each[0]
         if count > 1:
-            mean = direction.scale(1 / count, functools.reduce(direction.add, directions))
+            mean = direction.scale(1 / count, functools.reduce(direction.add, of_each))
         by_site = dict(zip(here, mean, strict=True))
         return by_site, sum(bounds) / count, number / count, estimates[0].params
 

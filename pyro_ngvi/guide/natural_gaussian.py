@@ -72,7 +72,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     :class:`~pyro_ngvi.families.Family`.
     """
 
-    _registry = REGISTRY
+    _registry: ClassVar[Any] = REGISTRY
     _normal, _structured, _minibatch_type = NaturalNormal, StructuredNormal, Minibatch
     _dist: ClassVar[Any] = dist
     _calling_elbo = staticmethod(calling_elbo)

@@ -90,7 +90,8 @@ class JointOptim(PyroOptim):
             )
         joint = self._bind(natural).joint
         tensors = list(natural.values())
-        self._clip_grad(tensors, **self.pt_clip_args)
+        clip: Any = self.pt_clip_args
+        self._clip_grad(tensors, **clip)
         gradients = [tensor.grad for tensor in model_parameters if tensor.grad is not None]
         joint.step(*args, others=gradients, **kwargs)
         for tensor in tensors:
@@ -185,7 +186,8 @@ class JointOptim(PyroOptim):
                 self._parked = [one for one in self._parked if one is not found]
                 natural, state = found.living(), found.state
         tensors = dict(sorted(natural.items()))
-        self._run = _Run(tensors, self.torch_optimizer(tensors.values(), **self.pt_optim_args))
+        options: Any = self.pt_optim_args
+        self._run = _Run(tensors, self.torch_optimizer(tensors.values(), **options))
         self._run.joint.load_joint_state(state)
         self._state_waiting_to_be_consumed = {}
         self.optim_objs = dict.fromkeys(tensors.values(), self._run.joint)
