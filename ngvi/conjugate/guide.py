@@ -23,9 +23,9 @@ class ConjugateGuide:
     """A Gaussian, and beside it exact exponential families for conditionally conjugate sites.
 
     A site is conditionally conjugate if its log density, given all other latents, is linear in the
-    sufficient statistics of its family: a precision with a Gamma prior, a variance with an
-    inverse Gamma prior, a mean with a normal prior. Declare it, and every step moves its natural
-    parameters by the exact natural gradient (Khan and Lin, 2017; Tan, section 8.4),
+    sufficient statistics of its family. Examples are a precision with a Gamma prior, a variance
+    with an inverse Gamma prior, and a mean with a normal prior. Declare it, and every step moves
+    its natural parameters by the exact natural gradient (Khan and Lin, 2017; Tan, section 8.4),
 
         lambda <- (1 - rho) lambda + rho E_q[c],
 

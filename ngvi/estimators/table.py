@@ -4,8 +4,8 @@ An *estimator* takes what evaluates a log density, the families of all sites, an
 evaluation gives the natural gradients of all of them. ``NaturalELBO`` and ``fit`` use the same.
 
 To add one: a class here, with its equation, what it needs and what it costs, and a line in
-:data:`ESTIMATORS`; a frozen dataclass of the same name in :mod:`ngvi.estimators.from_gradients`, or
-in the packages' ``estimators`` if it needs more than gradients.
+:data:`ESTIMATORS`. A frozen dataclass of the same name stands in
+:mod:`ngvi.estimators.from_gradients`, or in both packages' ``estimators``.
 :func:`ngvi.estimators.choice.choose` says when ``"auto"`` takes it, and ``tests/estimators``
 compares it with moments by quadrature.
 """

@@ -2,7 +2,7 @@
 
 Components begin at the optima that a search for one Gaussian has found, and at the modes beside
 them. The modes are where ascents lead from the search's own points with the largest importance
-weights ``p / q``; ``q`` is the sum of all Gaussians so far, each with the mass that its bound says
+weights ``p / q``. There ``q`` is the sum of all Gaussians so far, each with its bound's mass
 (Arenz, Dahlinger, Ye, Volpp and Neumann, 2022, *A unified perspective on natural gradient
 variational inference with Gaussian mixture models*, TMLR). Each mode gets a Gaussian of its own, by
 a search as any other; Gaussians that are apart have weights in proportion to ``exp(bound)``.

@@ -14,7 +14,7 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
-from ngvi.inference.first_look import Seen, constant_support
+from ngvi.inference.first_look import Seen, constant_support, nan_in_arguments
 from numpyro_ngvi.inference.new_groups import out_of_bounds
 from numpyro_ngvi.tracing.programs import what_it_does
 
@@ -22,7 +22,8 @@ from numpyro_ngvi.tracing.programs import what_it_does
 def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     """Return what a run shows that computes nothing; None if the model does not run so.
 
-    Only where the model takes elements of arrays by indices does it run in earnest, once.
+    Only where the model takes elements of arrays by indices, or arguments hold NaN, does the model
+    run in earnest, once.
     """
     seen = Seen(as_numpy((args, kwargs)))
 
@@ -44,6 +45,8 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
         seen.unrepeatable = _unrepeatable(program, data, again, seen.data)
         if any(map(_are_indices, jax.tree.leaves((args, kwargs)))) and "gather" in str(program):
             seen.beyond = out_of_bounds(model, args, kwargs)
+        if nan_in_arguments(*seen.arguments):
+            run()  # in earnest, for data that the model has computed
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return None
     return seen

@@ -36,7 +36,8 @@ def abstract_trace(
     :param params: values of the model's parameters, if it cannot find them.
     """
     found: dict[str, dict[str, Any]] = {}
-    args, kwargs = as_jax((args, kwargs))
+    with jax.ensure_compile_time_eval():  # a model may look at the values of its data
+        args, kwargs = as_jax((args, kwargs))
 
     def run() -> None:
         started = handlers.substitute(handlers.seed(model, rng_seed=0), data=params or {})

@@ -49,7 +49,15 @@ class ContinuousOnly:
         self._init_loc_fn = init_loc_fn
 
     def __call__(self, site: dict[str, Any]) -> Tensor | None:
-        support = getattr(site["fn"], "support", None)
+        try:
+            support = getattr(site["fn"], "support", None)
+        except NotImplementedError as error:
+            name, kind = site["name"], type(site["fn"]).__name__
+            raise ValueError(
+                f"Site '{name}' has a {kind}, which has no support and so no unconstrained latents."
+                " If it integrates latents out itself, as HiddenLayer of pyro.contrib.bnn does, "
+                f"hide it: NaturalGaussianGuide(poutine.block(model, hide=['{name}']))."
+            ) from error
         if getattr(support, "is_discrete", False):
             return None
         try:

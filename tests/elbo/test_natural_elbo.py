@@ -309,7 +309,7 @@ def test_a_guide_that_is_scaled_with_its_model_is_refused_with_the_way_out(ppl, 
     y = ppl.array([1.0, 2.0, 3.0, 4.0])
     elbo = ppl.elbo("NaturalELBO", num_particles=2, curvature=curvature)
     ppl.set_up(guide, y)
-    with pytest.raises(ValueError, match=r"draw is scaled by 0\.25.*plate with subsample_size="):
+    with pytest.raises(ValueError, match=r"draw is scaled by 0\.25.*scale off.*tempered"):
         ppl.svi(scaled(model), scaled(guide), ppl.optimiser("BLR"), elbo, args=(y,)).step()
 
 

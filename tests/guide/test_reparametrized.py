@@ -332,7 +332,7 @@ def _without_modes(ppl):
     [
         (_no_plates, r"'mu'\) is in a plate"),
         (_chained, "'x' .plate 'times'. depends on itself across plate 'times'"),
-        (_locals_subsampled, "needs all data, and plate.*NaturalGaussianGuide"),
+        (_locals_subsampled, "needs all data.*NaturalGaussianGuide"),
         (_without_modes, "no mode of 'lam' and 'effect' given .* in 3 of 3"),
     ],
 )

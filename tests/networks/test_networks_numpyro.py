@@ -149,9 +149,7 @@ def test_a_network_without_latents_says_what_gives_it_a_prior():
 
 
 def test_a_network_that_is_no_part_of_the_model_is_thought_of():
-    with pytest.raises(
-        RuntimeError, match="calls a network.* latents of them by random_flax_module"
-    ):
+    with pytest.raises(RuntimeError, match="calls a network.*of its weights by random_flax_module"):
         stepped(classifier(lambda images: images @ jnp.ones((2, 2))), "IVON")
 
 

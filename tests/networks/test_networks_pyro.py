@@ -159,7 +159,7 @@ def test_a_network_that_is_no_part_of_the_model_is_thought_of():
         with pyro.plate("data", NUM):
             pyro.sample("label", dist.Categorical(logits=net(images)), obs=labels)
 
-    with pytest.raises(RuntimeError, match="calls a network.* latents of them by to_pyro_module_"):
+    with pytest.raises(RuntimeError, match="calls a network.*of its weights by to_pyro_module_"):
         NaturalGaussianGuide(model)(*data())
 
 
