@@ -13,7 +13,6 @@ import numpy as np
 
 from ngvi._lock import as_now
 from ngvi._warn import warn
-from ngvi.inference.checks import Context, Finding, gradients, support
 from ngvi.inference.data_passes import over_minibatches
 from ngvi.inference.deadline import Timed
 from ngvi.inference.estimate import State
@@ -24,18 +23,19 @@ from ngvi.inference.monitor import (
     TimeLimitReached,
 )
 from ngvi.inference.multistart import MultiStart
-from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS
-from ngvi.inference.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.problem import Integrated, Problem
 from ngvi.inference.request import Request
-from ngvi.inference.runaway import runaway
 from ngvi.inference.runs import Run
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
-from ngvi.inference.validation import Validation, integrated
+from ngvi.inference.verdict.checks import Context, Finding, gradients, support
+from ngvi.inference.verdict.optima import Optimum
+from ngvi.inference.verdict.outcome import Ending, FoundOptimum, Outcome, in_words
+from ngvi.inference.verdict.runaway import runaway
+from ngvi.inference.verdict.validation import Validation, integrated
 
 
 def optimise(

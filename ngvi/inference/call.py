@@ -15,17 +15,15 @@ from ngvi.errors import check_model
 from ngvi.inference.api import account, found_optima, no_start, optimise
 from ngvi.inference.arguments import ModelCall
 from ngvi.inference.batches import Batches
-from ngvi.inference.checkpoint import Checkpoint
 from ngvi.inference.data_passes import over_batches
+from ngvi.inference.draws.psis import undefined
 from ngvi.inference.estimate import State
 from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites, without_density
 from ngvi.inference.mixture_fit import check_beside, check_density, mixed
 from ngvi.inference.mode_centred import Attempt, alone, check_reparametrize, compared
 from ngvi.inference.monitor import COMPONENTS
 from ngvi.inference.multistart import MultiStart
-from ngvi.inference.outcome import NOT_CONVERGED, Ending, Outcome
 from ngvi.inference.problem import Problem
-from ngvi.inference.psis import undefined
 from ngvi.inference.request import (
     FitArguments,
     check_has_latents,
@@ -33,8 +31,10 @@ from ngvi.inference.request import (
     check_start,
     warn_of_names,
 )
+from ngvi.inference.saved.checkpoint import Checkpoint
 from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
 from ngvi.inference.trace import Trace
+from ngvi.inference.verdict.outcome import NOT_CONVERGED, Ending, Outcome
 
 
 class FitCall:

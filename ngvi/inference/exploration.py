@@ -3,7 +3,7 @@
 Points that are drawn alike, from the prior and a box, ascend to modes of the log density. One that
 ends inside a known optimum's Gaussian has led to it; from another a run begins, and says to which
 optimum it leads. That ends when it is unlikely that as many starts again find a better one
-(:mod:`~ngvi.inference.optima`).
+(:mod:`~ngvi.inference.verdict.optima`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import math
 import numpy as np
 
 from ngvi.inference.map_ascent import Ascent, map_ascents
-from ngvi.inference.optima import Exploration, Optimum, better_elsewhere
 from ngvi.inference.options import LEVELS, FitOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.runs import Run, Runs, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import GUIDE, MODE, Start, Starts
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.optima import Exploration, Optimum, better_elsewhere
+from ngvi.inference.verdict.validation import Validation
 
 
 class Explorer:

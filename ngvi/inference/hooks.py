@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from ngvi.inference.first_look import Seen
-from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from ngvi.inference.problem import Problem
 
 #: Purposes of a result's random numbers; NumPyro has a key for each.

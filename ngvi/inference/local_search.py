@@ -11,7 +11,8 @@ stage starts where the one before ended, with more draws if theirs were too few.
 - Where steps are small, pairs of steps and changes of the natural gradient correct the Fisher
   metric (:mod:`~ngvi.inference.metric`), because a bound may be much flatter than the metric says.
 - A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
-  Fresh draws then say what is left (:mod:`~ngvi.inference.certificate`), or join the next stage's.
+  Fresh draws then say what is left (:mod:`~ngvi.inference.verdict.certificate`), or join the next
+  stage's.
 - Draws that are never learnt from say whether the others are overfitted: the bound over few draws
   of a density with kinks, or far from quadratic, may rise while the bound itself falls. Then, or
   where a stage makes no progress, fresh draws at every step must go on
@@ -25,7 +26,6 @@ from collections.abc import Generator
 
 import numpy as np
 
-from ngvi.inference.certificate import Certificate, quadratic, stepped
 from ngvi.inference.estimate import Direction, Estimate, Pairs, Sample, State, Step
 from ngvi.inference.held_out import HeldOut
 from ngvi.inference.metric import Corrected, Metric
@@ -33,7 +33,8 @@ from ngvi.inference.model_parameters import with_model_parameters
 from ngvi.inference.options import LEVELS, LocalSearchOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.search import Search, Status, Steps
-from ngvi.inference.validation import validate
+from ngvi.inference.verdict.certificate import Certificate, quadratic, stepped
+from ngvi.inference.verdict.validation import validate
 
 #: Over no draws.
 NO_ESTIMATE = Estimate(np.empty(0), np.empty((0, 0)), Direction(np.empty(0), np.empty(0)))

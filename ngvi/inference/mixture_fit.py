@@ -28,12 +28,12 @@ from ngvi.inference.map_ascent import Ascent
 from ngvi.inference.monitor import StoppedByCallback, TimeLimitReached
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.options import LEVELS
-from ngvi.inference.outcome import Ending, Outcome
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import FitArguments
 from ngvi.inference.search import Status
 from ngvi.inference.starts import MODE
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.outcome import Ending, Outcome
+from ngvi.inference.verdict.validation import Validation
 
 #: Most components: of five exchangeable labels there are 120 modes.
 MAX_COMPONENTS = 16

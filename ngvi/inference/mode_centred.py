@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS
-from ngvi.inference.outcome import CERTIFIED, Ending, Outcome
 from ngvi.inference.request import FitArguments, Request
+from ngvi.inference.verdict.optima import Optimum
+from ngvi.inference.verdict.outcome import CERTIFIED, Ending, Outcome
 
 #: The name of a second fit among the restarts of a result.
 BY_MODES = "locals by their modes"

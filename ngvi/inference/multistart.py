@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ngvi.inference.checks import Context, Finding, first_finding
 from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer, ascents_beside
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import LEVELS, QUICK
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
@@ -26,7 +24,9 @@ from ngvi.inference.runs import Run, Runs, budget_left, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import DRAW, GUIDE, MODE, Start, Starts
 from ngvi.inference.stochastic import StochasticSearch
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.checks import Context, Finding, first_finding
+from ngvi.inference.verdict.optima import Exploration, Optimum
+from ngvi.inference.verdict.validation import Validation
 
 
 class MultiStart:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.inference.draws.psis import Diagnostics, Marginal, k_in_words
 from ngvi.inference.mode_centred import BY_MODES
-from ngvi.inference.psis import Diagnostics, Marginal, k_in_words
 from ngvi.inference.trace import Trace
 
 #: Colours: the fit, its noise, the importance weights' view.

@@ -12,19 +12,19 @@ import numpy as np
 
 from ngvi._door import door
 from ngvi.errors import check_flag, check_model, shown
-from ngvi.inference import serialize
 from ngvi.inference.arguments import check_path, check_takes
 from ngvi.inference.change import Change
-from ngvi.inference.file_hooks import FileHooks
 from ngvi.inference.hooks import Hooks
-from ngvi.inference.outcome import NOT_CONVERGED, FoundOptimum, Restart
 from ngvi.inference.posterior import Parameters
 from ngvi.inference.problem import Cost
 from ngvi.inference.report import WIDTH, final_bound, plot, report
 from ngvi.inference.request import check_guide
+from ngvi.inference.saved import serialize
+from ngvi.inference.saved.file_hooks import FileHooks
 from ngvi.inference.tells import TellsWhatItHas
 from ngvi.inference.trace import Trace
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.outcome import NOT_CONVERGED, FoundOptimum, Restart
+from ngvi.inference.verdict.validation import Validation
 from ngvi.latents import html
 
 #: Attributes that neither copies nor pickles of a result have: what it has found out of its rows,

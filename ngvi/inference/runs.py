@@ -8,20 +8,20 @@ from typing import TypeVar
 
 import numpy as np
 
-from ngvi.inference.certificate import Certificate
-from ngvi.inference.checks import Finding
 from ngvi.inference.estimate import State
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
-from ngvi.inference.runaway import runaway
 from ngvi.inference.search import NO_PROGRESS, Search, Status
 from ngvi.inference.starts import Start
 from ngvi.inference.stochastic import StochasticSearch
-from ngvi.inference.validation import Validation, validate
+from ngvi.inference.verdict.certificate import Certificate
+from ngvi.inference.verdict.checks import Finding
+from ngvi.inference.verdict.optima import Optimum
+from ngvi.inference.verdict.runaway import runaway
+from ngvi.inference.verdict.validation import Validation, validate
 
 S = TypeVar("S", bound=Search)
 

@@ -8,12 +8,12 @@ from collections.abc import Generator
 
 import numpy as np
 
-from ngvi.inference.certificate import UNKNOWN
 from ngvi.inference.estimate import Estimate, Sample, State
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.trace import Trace
+from ngvi.inference.verdict.certificate import UNKNOWN
 
 
 class Status(enum.Enum):

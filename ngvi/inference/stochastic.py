@@ -23,11 +23,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ngvi.inference.certificate import Certificate
 from ngvi.inference.estimate import Direction, Estimate, Sample, State, Step
 from ngvi.inference.metric import Metric
 from ngvi.inference.options import LEVELS
 from ngvi.inference.search import Search, Status, Steps
+from ngvi.inference.verdict.certificate import Certificate
 
 
 class StochasticSearch(Search):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.inference.chains import import_arviz
+from ngvi.inference.draws.chains import import_arviz
 from ngvi.inference.posterior import to_numpy
 from ngvi.latents.layout import Plate, Site
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.inference import nuts
-from ngvi.inference.nuts import NutsRequest, NutsResult
+from ngvi.inference.draws import nuts
+from ngvi.inference.draws.nuts import NutsRequest, NutsResult
+from ngvi.inference.draws.weights import check_density
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Problem
-from ngvi.inference.weights import check_density
 from ngvi.workflow import arviz
 
 

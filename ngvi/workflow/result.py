@@ -13,19 +13,19 @@ import numpy as np
 from ngvi._lock import serialised
 from ngvi.errors import check_count
 from ngvi.inference.arguments import ModelCall, check_predictive
-from ngvi.inference.hooks import GROUPS, PREDICTIVE, SAMPLE
-from ngvi.inference.new_groups import Asked, guide_for_groups
-from ngvi.inference.nuts import NutsRequest, NutsResult, WhitenedDensity
-from ngvi.inference.problem import Problem
-from ngvi.inference.psis import Diagnostics
-from ngvi.inference.result import Fitted
-from ngvi.inference.tells import door, door_with_options_of
-from ngvi.inference.weights import (
+from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
+from ngvi.inference.draws.psis import Diagnostics
+from ngvi.inference.draws.weights import (
     check_corrected,
     corrected_latents,
     diagnosed,
     is_worth_correcting,
 )
+from ngvi.inference.hooks import GROUPS, PREDICTIVE, SAMPLE
+from ngvi.inference.new_groups import Asked, guide_for_groups
+from ngvi.inference.problem import Problem
+from ngvi.inference.result import Fitted
+from ngvi.inference.tells import door, door_with_options_of
 from ngvi.workflow.chains import by_nuts, check_whitened, for_arviz
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.influence import Influence, influence

@@ -23,10 +23,10 @@ import numpy as np
 from ngvi.inference.change import Change
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
-from ngvi.inference.outcome import NOT_CONVERGED
 from ngvi.inference.problem import Forwarding, Objective
 from ngvi.inference.trace import Trace
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.outcome import NOT_CONVERGED
+from ngvi.inference.verdict.validation import Validation
 from ngvi.workflow.arviz import ArvizGroups, Observed
 from ngvi.workflow.climb import Steps
 from ngvi.workflow.gaussian import DenseGaussian

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ngvi.errors import is_number
-from ngvi.inference.pareto import smoothed_weights
+from ngvi.inference.draws.pareto import smoothed_weights
+from ngvi.inference.draws.psis import EQUAL, from_log_weights
+from ngvi.inference.draws.weights import why_undefined
 from ngvi.inference.posterior import to_numpy
-from ngvi.inference.psis import EQUAL, from_log_weights
-from ngvi.inference.weights import why_undefined
 
 
 def summary_table(

@@ -1,4 +1,4 @@
-"""NumPyro's part in files of results; see :mod:`ngvi.inference.file_hooks`."""
+"""NumPyro's part in files of results; see :mod:`ngvi.inference.saved.file_hooks`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jax.dtypes import prng_key
 from numpyro.distributions.transforms import biject_to
 
 from ngvi._lock import serialised
-from ngvi.inference import file_hooks as shared
-from ngvi.inference import serialize
-from ngvi.inference.serialize import Saved
+from ngvi.inference.saved import file_hooks as shared
+from ngvi.inference.saved import serialize
+from ngvi.inference.saved.serialize import Saved
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.inference.set_up import STARTS, set_up

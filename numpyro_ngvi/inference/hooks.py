@@ -12,8 +12,8 @@ from jax import random
 from numpyro import handlers
 
 from ngvi.inference import hooks as shared
+from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from ngvi.inference.hooks import DIAGNOSTICS, GROUPS_OF_ARVIZ, NUTS, Sampler
-from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from ngvi.inference.problem import Problem
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.rows_result import mean_and_factor

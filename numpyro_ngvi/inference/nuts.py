@@ -1,4 +1,4 @@
-"""NumPyro's NUTS in the coordinates of a fitted Gaussian; see :mod:`ngvi.inference.nuts`."""
+"""NumPyro's NUTS in the coordinates of a fitted Gaussian; see :mod:`ngvi.inference.draws.nuts`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import random
 from numpyro.infer import MCMC, NUTS
 
-from ngvi.inference.jumps import Jumps
-from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
+from ngvi.inference.draws.jumps import Jumps
+from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.tracing import LogDensity, latent_site
 

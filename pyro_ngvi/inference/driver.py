@@ -19,10 +19,10 @@ from ngvi.inference.call import FitCall
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.mode_centred import Attempt
 from ngvi.inference.options import FitOptions
-from ngvi.inference.outcome import Outcome
 from ngvi.inference.request import FitArguments
 from ngvi.inference.result import PLAN
 from ngvi.inference.set_up import Ready
+from ngvi.inference.verdict.outcome import Outcome
 from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.mixture import Mixture

@@ -1,4 +1,4 @@
-"""Pyro's part in files of results; see :mod:`ngvi.inference.file_hooks`."""
+"""Pyro's part in files of results; see :mod:`ngvi.inference.saved.file_hooks`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi._lock import serialised
-from ngvi.inference import file_hooks as shared
 from ngvi.inference.posterior import to_numpy
-from ngvi.inference.serialize import Saved
+from ngvi.inference.saved import file_hooks as shared
+from ngvi.inference.saved.serialize import Saved
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was

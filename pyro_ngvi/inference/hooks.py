@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.distributions import transform_to
 
 from ngvi.inference import hooks as shared
+from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from ngvi.inference.hooks import Sampler
-from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import PLAN
 from ngvi.workflow.arviz import ArvizGroups

@@ -1,4 +1,4 @@
-"""Pyro's NUTS in the coordinates of a fitted Gaussian; see :mod:`ngvi.inference.nuts`."""
+"""Pyro's NUTS in the coordinates of a fitted Gaussian; see :mod:`ngvi.inference.draws.nuts`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ngvi.inference.jumps import Jumps
-from ngvi.inference.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
+from ngvi.inference.draws.jumps import Jumps
+from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from pyro_ngvi.estimators import make_plan
 from pyro_ngvi.estimators.moments import gradients_of
 from pyro_ngvi.families import Family

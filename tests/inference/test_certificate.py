@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from ngvi.inference.certificate import quadratic, stepped
+from ngvi.inference.verdict.certificate import quadratic, stepped
 from tests.inference.numpy_problem import (
     CENTRE,
     OPTIMUM,

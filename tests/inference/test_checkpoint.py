@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ngvi.errors import DamagedFileError
-from ngvi.inference import checkpoint, files
-from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.saved import checkpoint, files
+from ngvi.inference.saved.checkpoint import Checkpoint
 from tests import models
 from tests.inference.results import conjugate, conjugate_result
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from ngvi.inference import psis
-from ngvi.inference.pareto import smoothed_weights
-from ngvi.inference.psis import from_log_weights
-from ngvi.inference.weights_verdict import Errors, Weights
+from ngvi.inference.draws import psis
+from ngvi.inference.draws.pareto import smoothed_weights
+from ngvi.inference.draws.psis import from_log_weights
+from ngvi.inference.draws.weights_verdict import Errors, Weights
 from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result

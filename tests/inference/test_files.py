@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from ngvi.errors import DamagedFileError
-from ngvi.inference import files
-from ngvi.inference.checkpoint import Checkpoint
+from ngvi.inference.saved import files
+from ngvi.inference.saved.checkpoint import Checkpoint
 from tests.inference.results import conjugate_result
 
 
@@ -31,7 +31,7 @@ def test_a_save_that_is_killed_leaves_the_file_before(tmp_path):
     path = tmp_path / "file"
     code = (
         "import sys, numpy as np\n"
-        "from ngvi.inference import files\n"
+        "from ngvi.inference.saved import files\n"
         "for i in range(10**6):\n"
         "    files.write(sys.argv[1], files.packed({'i': i}, {'x': np.full(200_000, i)}))\n"
     )

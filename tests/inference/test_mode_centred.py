@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from ngvi.inference import mode_centred
-from ngvi.inference.certificate import Certificate
 from ngvi.inference.mode_centred import BY_MODES, Attempt, alone, compared
-from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import Levels
-from ngvi.inference.outcome import Outcome
 from ngvi.inference.report import second_fit
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 from ngvi.inference.trace import Trace
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.certificate import Certificate
+from ngvi.inference.verdict.optima import Exploration, Optimum
+from ngvi.inference.verdict.outcome import Outcome
+from ngvi.inference.verdict.validation import Validation
 from ngvi.latents.layout import Plate, Site
 from tests import models
 from tests.inference.numpy_problem import State, Target, gaussian

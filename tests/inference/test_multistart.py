@@ -11,9 +11,9 @@ import pytest
 
 from ngvi.inference.api import found_optima, optimise
 from ngvi.inference.options import EFFORTS, LEVELS, MultiStartOptions
-from ngvi.inference.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending
 from ngvi.inference.request import Request
 from ngvi.inference.search import Status
+from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending
 from tests.inference.numpy_problem import (
     CENTRE,
     OPTIMUM,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ngvi.inference import chains, nuts
-from ngvi.inference.jumps import Jumps
-from ngvi.inference.nuts import Chains, NutsPlan, WhitenedDensity
+from ngvi.inference.draws import chains, nuts
+from ngvi.inference.draws.jumps import Jumps
+from ngvi.inference.draws.nuts import Chains, NutsPlan, WhitenedDensity
 from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result

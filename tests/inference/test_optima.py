@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.inference.certificate import Certificate
-from ngvi.inference.optima import CONCENTRATIONS, Optimum, better_elsewhere
 from ngvi.inference.search import Status
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.certificate import Certificate
+from ngvi.inference.verdict.optima import CONCENTRATIONS, Optimum, better_elsewhere
+from ngvi.inference.verdict.validation import Validation
 from tests.inference.numpy_problem import OPTIMUM
 
 

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from ngvi.inference.api import no_start
-from ngvi.inference.certificate import UNKNOWN, Certificate
-from ngvi.inference.checks import Finding
-from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import FitOptions
-from ngvi.inference.outcome import (
+from ngvi.inference.request import FitArguments
+from ngvi.inference.search import Status
+from ngvi.inference.trace import Trace
+from ngvi.inference.verdict.certificate import UNKNOWN, Certificate
+from ngvi.inference.verdict.checks import Finding
+from ngvi.inference.verdict.optima import Exploration, Optimum
+from ngvi.inference.verdict.outcome import (
     CERTIFIED,
     LOCAL,
     NOT_CONVERGED,
@@ -22,10 +25,7 @@ from ngvi.inference.outcome import (
     Outcome,
     in_words,
 )
-from ngvi.inference.request import FitArguments
-from ngvi.inference.search import Status
-from ngvi.inference.trace import Trace
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.validation import Validation
 from tests.inference.numpy_problem import OPTIMUM, Target, gaussian
 
 TOLERANCE, MAX_STEPS = 0.05, 100

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import polygamma
 
 from ngvi.inference.options import LEVELS
-from ngvi.inference.validation import excess
+from ngvi.inference.verdict.validation import excess
 from tests.inference.numpy_problem import normal
 from tests.ppl import load
 

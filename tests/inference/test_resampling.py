@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ngvi.inference import psis, resampling
-from ngvi.inference.outcome import FoundOptimum
-from ngvi.inference.validation import Validation
-from ngvi.inference.weights_verdict import WAY_ON
+from ngvi.inference.draws import psis, resampling
+from ngvi.inference.draws.weights_verdict import WAY_ON
+from ngvi.inference.verdict.outcome import FoundOptimum
+from ngvi.inference.verdict.validation import Validation
 from ngvi.latents.layout import Plate, Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, result

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from ngvi.inference.monitor import OTHERS, Monitor, StoppedByCallback
-from ngvi.inference.outcome import FoundOptimum, Restart
 from ngvi.inference.report import final_bound
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.outcome import FoundOptimum, Restart
+from ngvi.inference.verdict.validation import Validation
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, result, shared_result
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ngvi.inference.options import FitOptions
-from ngvi.inference.outcome import NOT_CONVERGED
-from ngvi.inference.runaway import runaway
 from ngvi.inference.search import Status
+from ngvi.inference.verdict.outcome import NOT_CONVERGED
+from ngvi.inference.verdict.runaway import runaway
 from tests.inference.numpy_problem import CENTRE, SCALE, State, Target, gaussian, normal
 from tests.inference.test_multistart import solved
 

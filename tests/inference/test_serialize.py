@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ngvi.errors import DamagedFileError
-from ngvi.inference import files, serialize
-from ngvi.inference.outcome import FoundOptimum, Restart
-from ngvi.inference.validation import Validation
+from ngvi.inference.saved import files, serialize
+from ngvi.inference.verdict.outcome import FoundOptimum, Restart
+from ngvi.inference.verdict.validation import Validation
 from tests.inference.results import conjugate, conjugate_result, result
 
 

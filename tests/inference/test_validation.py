@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from ngvi.inference.checks import CHECKS, Context, first_finding
-from ngvi.inference.optima import Optimum
 from ngvi.inference.options import FitOptions, ValidationOptions
-from ngvi.inference.validation import (
+from ngvi.inference.verdict.checks import CHECKS, Context, first_finding
+from ngvi.inference.verdict.optima import Optimum
+from ngvi.inference.verdict.validation import (
     Validation,
     excess,
     rare_loss,

@@ -5,8 +5,8 @@ replaced by quantiles of a generalised Pareto distribution that is fitted to the
 tells how many moments they have: those up to the order ``1 / k`` (Yao, Vehtari, Simpson and Gelman,
 2018, *Yes, but did it work?*; Vehtari, Simpson, Gelman, Yao and Gabry, 2024, JMLR 25). Where the
 tail that is fitted holds little beyond the largest draw, averages under the smoothed weights can be
-trusted (:mod:`~ngvi.inference.weights_verdict`), and ``q`` is close enough to the posterior to be
-corrected by them. Of thousands of latents ``k`` itself says so, up to 0.7.
+trusted (:mod:`~ngvi.inference.draws.weights_verdict`), and ``q`` is close enough to the posterior
+to be corrected by them. Of thousands of latents ``k`` itself says so, up to 0.7.
 
 Smoothed weights are those of ``psislw`` of ArviZ 0. What ArviZ 1 calls it depends on the version:
 these are 30 lines, and need neither.
@@ -20,19 +20,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ngvi.inference.estimate import State
-from ngvi.inference.marginals import (
+from ngvi.inference.draws.marginals import (
     Marginal,
     Marginals,
     discrepancies,
     largest_changes,
     weighted_marginals,
 )
+from ngvi.inference.draws.pareto import error_of_k, smoothed, tail_size
+from ngvi.inference.draws.weights_verdict import ALIKE, Weights, errors_of
+from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
-from ngvi.inference.pareto import error_of_k, smoothed, tail_size
 from ngvi.inference.problem import Objective, Problem
 from ngvi.inference.tells import TellsWhatItHas
-from ngvi.inference.weights_verdict import ALIKE, Weights, errors_of
 from ngvi.latents.layout import Site
 
 #: Numbers of the draws that are in memory at once, 128 MiB.

@@ -10,11 +10,11 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_auto
+from ngvi.inference.draws.psis import Diagnostics, diagnose, of_minibatches, undefined
+from ngvi.inference.draws.resampling import corrected, with_heavier_tails
+from ngvi.inference.draws.weights_verdict import ALIKE, MAX_LATENTS
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
-from ngvi.inference.psis import Diagnostics, diagnose, of_minibatches, undefined
-from ngvi.inference.resampling import corrected, with_heavier_tails
-from ngvi.inference.weights_verdict import ALIKE, MAX_LATENTS
 
 
 def check_corrected(corrected: bool | str) -> bool | None:

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from ngvi._warn import warn
-from ngvi.inference import files
-from ngvi.inference.serialize import Saved, read_result
+from ngvi.inference.saved import files
+from ngvi.inference.saved.serialize import Saved, read_result
 
 #: Seconds between two writes, which a killed fit loses at most.
 WRITE_EVERY = 60.0

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi.inference.draws.pareto import smoothed
 from ngvi.inference.options import LEVELS
-from ngvi.inference.pareto import smoothed
 
 #: The last words where weights of ``q`` do not do; others take their place where heavier tails do.
 WAY_ON = "result.nuts() goes on"
@@ -36,7 +36,7 @@ MAX_LATENTS = 2000
 class Errors(NamedTuple):
     """Errors of averages under smoothed weights.
 
-    The first axes are those of :attr:`~ngvi.inference.pareto.Tail.missing`.
+    The first axes are those of :attr:`~ngvi.inference.draws.pareto.Tail.missing`.
     """
 
     mass: np.ndarray  #: Part of the mass beyond the largest weight.

@@ -3,9 +3,9 @@
 The coordinates are those in which the fitted Gaussian is standard normal, with locals by their
 modes where the fit has them so: there a step has one length for all latents. Chains begin at draws
 that importance weights have corrected, at each optimum as many as its evidence earns, so that a
-warm-up has nothing to find; between several they jump afterwards (:mod:`~ngvi.inference.jumps`).
-Where the same weights say that the Gaussian is good, the warm-up adapts the step size only;
-otherwise the metric as well.
+warm-up has nothing to find; between several they jump afterwards
+(:mod:`~ngvi.inference.draws.jumps`). Where the same weights say that the Gaussian is good, the
+warm-up adapts the step size only; otherwise the metric as well.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_number
-from ngvi.inference.chains import (
+from ngvi.inference.draws.chains import (
     effective_draws,
     energy_information,
     error_of_stddevs,
     r_hat,
 )
+from ngvi.inference.draws.jumps import Jumps
+from ngvi.inference.draws.proposals import ENOUGH_DRAWS
+from ngvi.inference.draws.resampling import weighed
 from ngvi.inference.estimate import State
-from ngvi.inference.jumps import Jumps
 from ngvi.inference.problem import Problem
-from ngvi.inference.proposals import ENOUGH_DRAWS
-from ngvi.inference.resampling import weighed
 from ngvi.inference.tells import door_with_options_of
 
 #: Draws of each optimum that chains begin at, by their weights.

@@ -3,10 +3,10 @@
 The bound is blind to where the Gaussian is and the posterior is not: between the scale of some
 effects and zero there is a tail that a Gaussian in the scale's logarithm does not have. So the
 latents outside of plates, if they are few, are drawn from a Student's t, and all others from the
-Gaussian given them (:mod:`~ngvi.inference.proposals`). The t has the Gaussian's location and scale,
-or where weights of a few draws have too heavy a tail the moments by these (Paananen et al., 2021,
-*Implicitly adaptive importance sampling*, Statistics and Computing 31). Weights are Pareto smoothed
-(:mod:`~ngvi.inference.psis`), and draws resampled systematically (Kitagawa, 1996).
+Gaussian given them (:mod:`~ngvi.inference.draws.proposals`). The t has the Gaussian's location and
+scale, or where weights of a few draws have too heavy a tail the moments by these (Paananen et al.,
+2021, *Implicitly adaptive importance sampling*, Statistics and Computing 31). Weights are Pareto
+smoothed (:mod:`~ngvi.inference.draws.psis`), and draws resampled systematically (Kitagawa, 1996).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi.inference.draws.pareto import ERRORS_OF_K
+from ngvi.inference.draws.proposals import ENOUGH_DRAWS, Proposal, Weighed, proposal_for
+from ngvi.inference.draws.psis import NUM_DRAWS, Diagnostics
+from ngvi.inference.draws.weights_verdict import ALIKE, WAY_ON
 from ngvi.inference.estimate import State
-from ngvi.inference.pareto import ERRORS_OF_K
 from ngvi.inference.problem import Problem
-from ngvi.inference.proposals import ENOUGH_DRAWS, Proposal, Weighed, proposal_for
-from ngvi.inference.psis import NUM_DRAWS, Diagnostics
-from ngvi.inference.weights_verdict import ALIKE, WAY_ON
 from ngvi.latents.layout import Site, name_of
 
 #: Draws at first and at most, until this many effective ones have moments within 0.05 sd.

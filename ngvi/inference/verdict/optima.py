@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
-from ngvi.inference.certificate import UNKNOWN, Certificate
 from ngvi.inference.estimate import State
 from ngvi.inference.search import Status
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.certificate import UNKNOWN, Certificate
+from ngvi.inference.verdict.validation import Validation
 
 #: Concentrations, from one optimum for all starts to another for each; a log-uniform prior.
 CONCENTRATIONS = np.exp(np.linspace(math.log(0.02), math.log(500.0), 300))

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ngvi.inference.checks import Finding
-from ngvi.inference.optima import Exploration, Optimum
 from ngvi.inference.options import EFFORTS, THOROUGH
 from ngvi.inference.search import Status
 from ngvi.inference.tables import Table
+from ngvi.inference.verdict.checks import Finding
+from ngvi.inference.verdict.optima import Exploration, Optimum
 
 CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ngvi.inference.optima import Optimum
 from ngvi.inference.options import LEVELS, FitOptions
 from ngvi.inference.problem import Problem
-from ngvi.inference.runaway import runaway
-from ngvi.inference.validation import integrated, rare_loss
+from ngvi.inference.verdict.optima import Optimum
+from ngvi.inference.verdict.runaway import runaway
+from ngvi.inference.verdict.validation import integrated, rare_loss
 
 
 class Finding(NamedTuple):

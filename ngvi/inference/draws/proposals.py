@@ -12,11 +12,11 @@ import math
 
 import numpy as np
 
+from ngvi.inference.draws.pareto import error_of_k, smoothed, tail_size
+from ngvi.inference.draws.psis import EQUAL, NUM_DRAWS, NUMBERS_AT_ONCE
+from ngvi.inference.draws.weights_verdict import USABLE, Weights, errors_of
 from ngvi.inference.estimate import State
-from ngvi.inference.pareto import error_of_k, smoothed, tail_size
 from ngvi.inference.problem import Problem
-from ngvi.inference.psis import EQUAL, NUM_DRAWS, NUMBERS_AT_ONCE
-from ngvi.inference.weights_verdict import USABLE, Weights, errors_of
 
 #: Effective draws that an interval takes (Vehtari et al., 2021, for chains).
 ENOUGH_DRAWS = 400

@@ -15,14 +15,14 @@ import numpy as np
 
 from ngvi.errors import DamagedFileError
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
-from ngvi.inference import files
 from ngvi.inference.change import Change
-from ngvi.inference.outcome import FoundOptimum, Restart
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Cost
+from ngvi.inference.saved import files
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
-from ngvi.inference.validation import Validation
+from ngvi.inference.verdict.outcome import FoundOptimum, Restart
+from ngvi.inference.verdict.validation import Validation
 
 FORMAT, VERSION = "ngvi.result", 5
 #: The beginning of a checkpoint of version 0.3.
@@ -30,7 +30,7 @@ FIRST = b"ngvi checkpoint "
 #: Fields of a result that JSON holds as they are, and options that a family finds by itself.
 PLAIN = ("verdict", "reason", "seconds")
 DERIVED = "structure", "independent", "shapes", "base_options"
-#: See :meth:`~ngvi.inference.file_hooks.FileHooks.at_a_third`.
+#: See :meth:`~ngvi.inference.saved.file_hooks.FileHooks.at_a_third`.
 AtAThird = Callable[[Any, tuple[int, ...], Any], float]
 
 # -- arguments of a model ------------------------------------------------------------------

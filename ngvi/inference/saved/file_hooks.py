@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ngvi.inference import serialize
-from ngvi.inference.serialize import Saved
+from ngvi.inference.saved import serialize
+from ngvi.inference.saved.serialize import Saved
 
 
 class FileHooks:

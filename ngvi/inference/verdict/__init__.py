@@ -1,0 +1,1 @@
+"""Claims of a fit: certificate, checks, better optima, verdict."""
