@@ -95,6 +95,10 @@ def named_as_an_option(ppl):
     return lambda y, tolerance=2.0: normal(ppl, scale=tolerance)
 
 
+def conditioned(ppl):
+    return ppl.handlers.condition(models.location(ppl), data={"Mu": ppl.array(0.0)})
+
+
 def before_the_first_call(ppl):
     guide = ppl.guide(models.location(ppl))
     guide.median(shared_result(ppl).params)
@@ -332,6 +336,7 @@ MISTAKES = {
     "linear(ppl, ppl.array([1.0, 2.0]), y)": "site '?y|shapes",
     "linear(ppl, y, y + 0j)": "site '?y",
     "fit(ppl, drawing_rows(ppl))": "another one at each call, as .*Draw data before",
+    "fit(ppl, ppl.handlers.condition(model, data=[y]))": "Handler condition .*dict.*, got list",
     # -- results
     "result.nuts(0)": "num_samples",
     "result.nuts(num_warmup=-1)": "num_warmup",
@@ -380,6 +385,9 @@ WARNINGS = {
         r"'y' has data of shape \(3, 1\).*to \(3, 3\)"
     ),
     "linear(ppl, column, y)": "counts several times",
+    "fit(ppl, conditioned(ppl), max_steps=1, effort='quick')": (
+        "Handler condition has a value for 'Mu', which is.*'mu' me"
+    ),
     "svi(ppl, stock(ppl, 'Adam'), ppl.elbo())": "Adam divides each coordinate.*BLR.*Snngm",
     "svi(ppl, stock(ppl, 'ClippedAdam'), ppl.elbo())": "Adam divides each coordinate",
 }
@@ -481,6 +489,10 @@ def test_what_only_torch_can_do_wrong_pyro():
         if normal(ppl) > 0.5:
             normal(ppl, "late")
 
+    def of_torch(y):
+        mu = ppl.sample("mu", torch.distributions.Normal(torch.tensor(0.0), 1.0))
+        ppl.sample("y", ppl.dist.Normal(mu, 1.0), obs=y[0])
+
     def dropping(y):
         noisy = torch.nn.functional.dropout(normal(ppl) * torch.ones(30))
         ppl.sample("y", ppl.dist.Normal(noisy, 1.0).to_event(1), obs=torch.ones(30))
@@ -490,12 +502,16 @@ def test_what_only_torch_can_do_wrong_pyro():
         for model, data, words in (
             (fickle, y, "'late' was missing.*torch.where"),
             (growing, y, r"'mu' has events of shape \((1|2),\)"),
+            (of_torch, y, r"'mu' has a Normal of torch.*pyro\.distributions\.Normal"),
             (dropping, y, "another one at each call, as at site 'y'"),
             (models.location(ppl), Y, "'y' has a ndarray.*torch.as_tensor"),
         ):
             with pytest.raises((ValueError, TypeError), match=words):
                 ppl.fit(model, data)
-        result = ppl.fit(cut_off, y)
+        with pytest.raises(TypeError, match="'mu' has a Normal of torch"):
+            ppl.guide(of_torch)(y)
+        with pytest.warns(UserWarning, match=r"fit cannot see how .*'y'.*detach"):
+            result = ppl.fit(cut_off, y)
         # It stays at the prior, as far as gradients see, and says so.
         assert not result.converged and "the log density jumps" in result.reason
         scheduled = ppl.lib.optim.ExponentialLR(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ class Seen:
         in words.
     :ivar beyond: what was found of indices beyond the end of an array, or nothing.
     :ivar unrepeatable: where another run for the same latents differs from this one, in words.
+    :ivar unknown: which handler around the model has a value for what is no site, by that name.
     """
 
     arguments: tuple[tuple, dict[str, Any]]
@@ -40,6 +41,7 @@ class Seen:
     odd: dict[str, str] = field(default_factory=dict)
     beyond: str = ""
     unrepeatable: str = ""
+    unknown: dict[str, str] = field(default_factory=dict)
 
     def observe(
         self, name: str, value: np.ndarray | None, support: Any, is_in: Callable | None = None
@@ -110,17 +112,60 @@ def check_seen(
 
 
 def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
-    """Warn of values for a start that are of no site of the model.
+    """Warn of values, for a start or a handler around the model, that are of no site of it.
 
     :param init_loc_fn: the user's, such as ``init_to_value(values={...})``, or None.
     """
     values = getattr(init_loc_fn, "keywords", {}).get("values")
     known = list(dict.fromkeys((*seen.latents, *seen.others, *seen.data)))
-    for name in values if isinstance(values, Mapping) else ():
+    lower = {str(name).lower(): name for name in known}
+    of_start = dict.fromkeys(values if isinstance(values, Mapping) else (), "init_loc_fn=")
+    for name, where in {**of_start, **seen.unknown}.items():
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            meant = f": is {near[0]!r} meant?" if near else f": it has {known}."
-            warn(f"init_loc_fn= has a value for '{name}', which is no site of the model{meant}")
+            near = difflib.get_close_matches(str(name).lower(), lower, 1)
+            meant = f": is {lower[near[0]]!r} meant?" if near else f": it has {known}."
+            warn(f"{where} has a value for '{name}', which is no site of the model{meant}")
+
+
+def check_handlers(handlers: Iterable[tuple[Any, Callable]]) -> None:
+    """Refuse handlers around a model whose values are not by site.
+
+    :param handlers: each with what it is around.
+    :raises TypeError: naming the handler.
+    """
+    for handler, _ in handlers:
+        data = getattr(handler, "data", None)
+        if isinstance(data, (list, tuple)) or hasattr(data, "shape"):
+            raise TypeError(
+                f"{_words(handler)} around the model takes data= by the names of sites, a dict "
+                f"such as {{'y': y}}, got {type(data).__name__}."
+            )
+
+
+def _words(handler: Any) -> str:
+    return f"Handler {type(handler).__name__.removesuffix('Messenger').lower()}"
+
+
+def unknown_sites(
+    handlers: Iterable[tuple[Any, Callable]],
+    known: Iterable[str],
+    sites_of: Callable[[Callable], Iterable[str]],
+) -> dict[str, str]:
+    """Return names for which handlers around a model have a value, and that no site has.
+
+    :param handlers: each with what it is around.
+    :param known: the sites of the model with all of its handlers, which may rename some.
+    :param sites_of: those of what a handler is around.
+    :return: which handler, by that name.
+    """
+    found = {}
+    for handler, inner in handlers:
+        given = [getattr(handler, one, None) for one in ("data", "config")]
+        names = {name for one in given if isinstance(one, Mapping) for name in one}
+        names.difference_update(known)
+        if names and (missing := names.difference(sites_of(inner))):
+            found.update(dict.fromkeys(sorted(map(str, missing)), _words(handler)))
+    return found
 
 
 def without_density(log_densities: Mapping[str, np.ndarray]) -> str:

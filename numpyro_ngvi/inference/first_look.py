@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,8 +13,15 @@ from jax.extend.core import ClosedJaxpr
 from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
+from numpyro.primitives import Messenger
 
-from ngvi.inference.first_look import Seen, constant_support, nan_in_arguments
+from ngvi.inference.first_look import (
+    Seen,
+    check_handlers,
+    constant_support,
+    nan_in_arguments,
+    unknown_sites,
+)
 from numpyro_ngvi.inference.new_groups import out_of_bounds
 from numpyro_ngvi.tracing.programs import what_it_does
 
@@ -25,11 +32,14 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     Only where the model takes elements of arrays by indices, or arguments hold NaN, does the model
     run in earnest, once.
     """
+    check_handlers(_handlers(model))
     seen = Seen(as_numpy((args, kwargs)))
 
     def run() -> None:
         seen.latents, seen.others, seen.data = [], [], {}
-        for name, site in _trace(model, args, kwargs).items():
+        trace = _trace(model, args, kwargs)
+        seen.unknown = unknown_sites(_handlers(model), trace, lambda one: _trace(one, args, kwargs))
+        for name, site in trace.items():
             if site["type"] == "deterministic":
                 seen.others.append(name)
             elif site["type"] == "sample" and site["is_observed"]:
@@ -42,7 +52,9 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     try:
         program, data = jax.make_jaxpr(run)(), seen.data
         again = jax.make_jaxpr(lambda: run())()  # another function, which is traced anew
-        seen.unrepeatable = _unrepeatable(program, data, again, seen.data)
+        seen.unrepeatable = _hidden(model, args, kwargs) or _unrepeatable(
+            program, data, again, seen.data
+        )
         if any(map(_are_indices, jax.tree.leaves((args, kwargs)))) and "gather" in str(program):
             seen.beyond = out_of_bounds(model, args, kwargs)
         if nan_in_arguments(*seen.arguments):
@@ -75,6 +87,24 @@ def _is_same(one: Any, other: Any) -> bool:
         return True
     is_float = jnp.issubdtype(one.dtype, jnp.inexact)
     return one.shape == other.shape and np.array_equal(one, other, equal_nan=is_float)
+
+
+def _hidden(model: Callable, args: tuple, kwargs: dict[str, Any]) -> str:
+    """Say which latent a handler hides, so that it is drawn, if any does."""
+    for handler, inner in _handlers(model):
+        if type(handler) is handlers.block:
+            outer = _trace(handler, args, kwargs)
+            for name, site in _trace(inner, args, kwargs).items():
+                if site["type"] == "sample" and not site["is_observed"] and name not in outer:
+                    return f"as at site '{name}'"
+    return ""
+
+
+def _handlers(model: Any) -> Iterator[tuple[Any, Callable]]:
+    """Yield the handlers around a model, each with what it is around."""
+    while isinstance(model, Messenger) and callable(model.fn):
+        yield model, model.fn
+        model = model.fn
 
 
 def _are_indices(leaf: Any) -> bool:

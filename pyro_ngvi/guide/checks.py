@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyro
+import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi._door import SWAPPED, warn_of_optimiser
+from ngvi._warn import warn
 from ngvi.errors import NoLatentsError, no_latents
 from ngvi.guide import checks, latent_shapes, layout
 from ngvi.guide.layout import latent_sites, unconstrained_shapes
@@ -51,9 +53,10 @@ def check_sites(trace: poutine.Trace) -> None:
 
     :raises DiscreteLatentError: naming the site and the ways out.
     :raises NoLatentsError: saying what the model has instead.
-    :raises TypeError: naming the site.
+    :raises TypeError: naming the site, whose distribution may be none of Pyro's.
     """
     latents, sites = _latent_sites(trace), _sample_sites(trace)
+    _check_distributions(sites)
     for name, site in latents:
         if site["fn"].support.is_discrete:
             checks.refuse_discrete(name, "poutine.block")
@@ -65,6 +68,16 @@ def check_sites(trace: poutine.Trace) -> None:
         if site["is_observed"]:
             is_array = isinstance(site["value"], (Tensor, int, float))
             checks.check_observed(name, site, is_array, "Pyro takes tensors: torch.as_tensor(...)")
+
+
+def _check_distributions(sites: list[tuple[str, dict[str, Any]]]) -> None:
+    for name, site in sites:
+        if not isinstance(site["fn"], dist.Distribution):  # torch's own, which has no event_dim
+            kind = type(site["fn"]).__name__
+            raise TypeError(
+                f"Sample site '{name}' has a {kind} of torch, where one of pyro.distributions is "
+                f"due: write pyro.distributions.{kind}."
+            )
 
 
 def check_svi(guide: Any) -> None:
@@ -118,6 +131,35 @@ def log_density_at(model: Callable, start: dict[str, Tensor], args: tuple, kwarg
         return float("nan")
 
 
+@torch.enable_grad()
+def check_graph(model: Callable, guide: Callable, args: tuple, kwargs: dict) -> None:
+    """Warn of observed sites that change with the latents, and have no gradient.
+
+    It is no error: ``fit`` says at its end whether the log density jumps there.
+    """
+    runs = []
+    for _ in range(2):
+        guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
+        try:
+            trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(
+                *args, **kwargs
+            )
+            trace.compute_log_prob(lambda name, site: site["is_observed"])
+        except (ValueError, RuntimeError):
+            return  # a draw without a density, which a fit has to expect
+        sites = [(name, site) for name, site in _sample_sites(trace) if site["is_observed"]]
+        runs.append({name: site["log_prob_sum"] for name, site in sites})
+    first, second = runs
+    varying = [name for name in first if not torch.equal(first[name], second[name])]
+    if cut_off := [name for name in varying if not first[name].requires_grad]:
+        warn(
+            "fit cannot see how the latents change the log density of observed "
+            f"{', '.join(map(repr, cut_off))}: .item(), .detach(), numpy or a comparison cuts the "
+            "gradient off. Compute it with torch's operations, and choose by torch.sigmoid, "
+            "or go on with result.nuts()."
+        )
+
+
 class LatentShapes(latent_shapes.LatentShapes):
     """The latents of a guide of Pyro's and of a later run."""
 
@@ -152,6 +194,7 @@ def explained_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace
         return quiet_trace(tracer, args, kwargs)
     except Exception as error:
         sites = _sample_sites(tracer.trace)
+        _check_distributions(sites)
         if invalid := checks.without_density(sites, torch, _unconstrained)[0]:
             raise checks.invalid_start(invalid) from error
         raise

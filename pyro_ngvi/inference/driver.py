@@ -27,6 +27,7 @@ from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.mixture import Mixture
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.guide.checks import check_graph
 from pyro_ngvi.inference.first_look import log_densities, look
 from pyro_ngvi.inference.problem import replay
 from pyro_ngvi.inference.result import FitResult
@@ -113,6 +114,14 @@ class _FitCall(FitCall):
         if ready.has_start:
             replay(ready.problem.objective.density, ready.guide, self.replays)
             self._plans.append(ready.problem.objective._plan)
+        return ready
+
+    def ready(self) -> Ready:
+        ready = super().ready()
+        facts = ready.problem.objective._plan.facts
+        is_plain = not (facts.is_subsampled or facts.is_stochastic or facts.is_enumerated)
+        if ready.has_start and is_plain:
+            check_graph(ready.model, ready.guide, self.args, self.kwargs)
         return ready
 
     def by_modes(self, first: Ready) -> Attempt | None:

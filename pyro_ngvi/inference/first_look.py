@@ -17,22 +17,27 @@ from pyro.infer.autoguide.initialization import (
     init_to_feasible,
     init_to_uniform,
 )
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
-from ngvi.inference.first_look import Seen, constant_support
+from ngvi.inference.first_look import Seen, check_handlers, constant_support, unknown_sites
 from pyro_ngvi.guide.checks import frozen_parts, quiet_trace
 from pyro_ngvi.tracing.messengers import repeatable_noise
 
 
 def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     """Return what a run shows, which leaves no parameters; None if the model does not run."""
+    check_handlers(_handlers(model))
     try:
         seen = Seen(as_numpy((args, kwargs)))
         with _leaving_nothing(model):
             trace = quiet_trace(InitMessenger(_start)(model), args, kwargs)
             seen.unrepeatable = _unrepeatable(model, args, kwargs)
+        seen.unknown = unknown_sites(
+            _handlers(model), trace.nodes, lambda inner: _trace(inner, args, kwargs)
+        )
         for name, site in _samples(trace).items():
             if site["infer"].get("_deterministic"):
                 seen.others.append(name)
@@ -117,6 +122,21 @@ def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     scale = a.nan_to_num(0.0, 0.0, 0.0).abs().max() if a.numel() else 0.0
     tolerance = float((1.0 + scale) * torch.finfo(a.dtype).eps ** 0.5)
     return torch.allclose(a, b, rtol=0.0, atol=tolerance, equal_nan=True)
+
+
+def _handlers(model: Any) -> Iterator[tuple[Any, Callable]]:
+    """Yield the handlers around a model, each with what it is around."""
+    while isinstance(model, partial) or hasattr(model, "msngr"):
+        if hasattr(model, "msngr"):
+            yield model.msngr, model.fn
+            model = model.fn
+        elif model.args and isinstance(model.args[0], Messenger):
+            handler, model = model.args[:2]
+            yield handler, model
+        elif model.args or model.keywords:
+            return
+        else:
+            model = model.func
 
 
 def _value(site: dict[str, Any]) -> np.ndarray | None:
