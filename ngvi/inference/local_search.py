@@ -34,6 +34,7 @@ from ngvi.inference.options import LEVELS, LocalSearchOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.search import Search, Status, Steps
 from ngvi.inference.verdict.certificate import Certificate, quadratic, stepped
+from ngvi.inference.verdict.runaway import widens_without_limit
 from ngvi.inference.verdict.validation import validate
 
 #: Over no draws.
@@ -239,6 +240,8 @@ class LocalSearch(Search):
             self._accept(step, ends, estimate)
             values.append(estimate.value)
             if len(self.trace) % options.check_every == 0:
+                if self._is_too_wide():
+                    return Status.UNBOUNDED
                 if self._held_out.is_overfitted(self.state, gained):
                     return Status.OVERFITTED
             yield
@@ -321,6 +324,15 @@ class LocalSearch(Search):
         dim = self.problem.space.dim
         several = max(dim / options.pair_latents, 1.0) if is_alike else 1.0
         return length <= options.pair_length * several
+
+    def _is_too_wide(self) -> bool:
+        """Return whether a standard deviation is one that few posteriors have, and none stops."""
+        space = self.problem.space
+        widest = max(float(np.max(sd)) for sd in space.stddevs(self.state).values())
+        # Beside larger ones no square of one is seen.
+        if not self.options.check_endless or not widest > space.eps**-0.5:
+            return False
+        return widens_without_limit(self.problem, self.state, self.options.runaway)
 
     # -- draws and the metric ---------------------------------------------------------
 

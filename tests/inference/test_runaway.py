@@ -32,6 +32,7 @@ ENDLESS = {
     "a width without limit": (lambda x: normal(x[:, :1]), [0.0, 5.0], [1.0, 1e3]),
     "a separable regression": (lambda x: normal(x[:, :1]) - np.exp(-x[:, 1]), [0, 60], [1, 20]),
     "two that are one": (lambda x: normal(x[:, :1]) + 1e-3 * x[:, 1], [0.5, 90.0], [1.0, 30.0]),
+    "two whose sum is known": (lambda x: normal(x.sum(1)[:, None]), [0, 0], [40, 80]),
     "where numbers end": (lambda x: x[:, 1] + normal(x[:, :1]) / (x[:, 1] < 700), [0, 60], [1, 1]),
 }
 PROPER = {

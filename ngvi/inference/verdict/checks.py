@@ -116,7 +116,7 @@ def integral(context: Context, optimum: Optimum) -> Finding | None:
 def endless(context: Context, optimum: Optimum) -> Finding | None:
     """Find a latent or a parameter on its way to infinity."""
     options, tolerance = context.options.runaway, context.tolerance
-    words = runaway(context.problem, optimum.state, options, tolerance)
+    words = runaway(context.problem, optimum.state, options, tolerance, is_optimum=True)
     return Finding("endless", words) if words else None
 
 

@@ -24,9 +24,16 @@ from ngvi.inference.problem import Problem
 from ngvi.latents.layout import name_of
 
 
-def runaway(problem: Problem, state: State, options: RunawayOptions, tolerance: float = 0.0) -> str:
+def runaway(
+    problem: Problem,
+    state: State,
+    options: RunawayOptions,
+    tolerance: float = 0.0,
+    is_optimum: bool = False,
+) -> str:
     """Return what runs to infinity, in a sentence that says what to try; or nothing.
 
+    :param is_optimum: whether the state is one: then gradients have seen no way on.
     :param tolerance: what a parameter's limit has to be worth, in nats, beyond where it is.
     """
     if problem.objective.is_subsampled:
@@ -36,14 +43,31 @@ def runaway(problem: Problem, state: State, options: RunawayOptions, tolerance: 
     theta, _ = problem.space.draw(state, noise)
     if not np.isfinite(theta).all():
         return ""
-    found = _of_latents(problem, state, theta, options)
+    found = _of_latents(problem, state, theta, options, is_optimum)
     return found or _of_parameters(problem, state, theta, options, tolerance)
 
 
+def widens_without_limit(problem: Problem, state: State, options: RunawayOptions) -> bool:
+    """Return whether a Gaussian gains without limit as it widens about its own mean."""
+    noise = np.random.default_rng(0).standard_normal((options.num_draws, problem.space.noise_dim))
+    theta, _ = problem.space.draw(state, noise)
+    gaps = theta - problem.space.mean(state)
+    if not np.isfinite(gaps).all():
+        return True
+    return _is_endless(problem, state, theta, gaps, options, is_optimum=False)
+
+
 def _is_endless(
-    problem: Problem, state: State, theta: np.ndarray, gaps: np.ndarray, options: RunawayOptions
+    problem: Problem,
+    state: State,
+    theta: np.ndarray,
+    gaps: np.ndarray,
+    options: RunawayOptions,
+    is_optimum: bool,
 ) -> bool:
     """Return whether the density has no end along the axis where draws are.
+
+    Nor, where the state is no optimum, along the axis that moves the density least.
 
     :param theta: draws of the state.
     :param gaps: from where the way begins to the draws.
@@ -52,8 +76,9 @@ def _is_endless(
     longest = np.linalg.svd(gaps / (np.abs(gaps).max() or 1.0), full_matrices=False)[2][0]
     shares = np.abs(longest) / np.abs(longest).max()
     # Smaller parts are what data determine, and move little.
-    for part in (0.0, LEVELS.tiny, LEVELS.negligible):
-        axis = np.where(shares > part, longest, 0.0)
+    parts = (0.0, LEVELS.tiny, LEVELS.negligible)
+    axes = [np.where(shares > part, longest, 0.0) for part in parts]
+    for axis in axes if is_optimum else [*axes, *_flattest_axis(problem, state, options)]:
         along = (gaps @ axis)[:, None] * axis / float(axis @ axis)
         rises = []
         for factor in (options.farther, options.farther**2):
@@ -66,19 +91,41 @@ def _is_endless(
     return False
 
 
+def _flattest_axis(problem: Problem, state: State, options: RunawayOptions) -> list[np.ndarray]:
+    """Return the axis of the Gaussian's own that moves the density least, if there is one.
+
+    The longest is tilted by what is left of the way of the latents that data determine.
+    """
+    space, dim = problem.space, problem.space.dim
+    if space.noise_dim != dim or dim > LEVELS.max_dense:
+        return []
+    noise = np.random.default_rng(0).standard_normal((max(options.num_draws, 2 * dim), dim))
+    theta, _ = space.draw(state, noise)
+    ends, _ = space.draw(state, np.concatenate([np.eye(dim), np.zeros((1, dim))]))
+    factor = (ends[:-1] - ends[-1]).T
+    slopes = problem.objective.gradient(state, theta)[1] @ factor
+    if not np.isfinite(slopes).all():
+        return []
+    axis = factor @ np.linalg.svd(slopes)[2][-1]
+    size = np.abs(axis).max()
+    return [axis / size] if size > 0.0 else []
+
+
 def _values(problem: Problem, state: State, theta: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         found = problem.objective.in_double(state, theta)
         return problem.objective.log_density(state, theta) if found is None else found
 
 
-def _of_latents(problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions) -> str:
+def _of_latents(
+    problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions, is_optimum: bool
+) -> str:
     gaps = theta - problem.space.mean(problem.space.initial)
     sizes = np.sqrt(np.mean((gaps / (largest := np.abs(gaps).max() or 1.0)) ** 2, 0)) * largest
     index = int(np.argmax(sizes))
     if not sizes[index] > options.distant:
         return ""
-    if not _is_endless(problem, state, theta, gaps, options):
+    if not _is_endless(problem, state, theta, gaps, options, is_optimum):
         return ""
     name = name_of(index, problem.space.sites)
     mean, sd = float(theta[:, index].mean()), float(theta[:, index].std())
