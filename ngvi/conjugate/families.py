@@ -40,7 +40,7 @@ class Exponential(NamedTuple):
     draw: Callable  #: Draw by the ``gamma``, ``normal`` and ``uniform`` of a package.
     quantiles: Callable  #: Return quantiles by levels, with numpy.
     base: float  #: The factor of ``log x`` in ``h(x)``.
-    support: str = "positive"  #: The values are ``"positive"`` or ``"real"``.
+    support: str = "positive"  #: ``"positive"`` or ``"real"``.
     #: A point mass is checked by the points of this family, which are further apart.
     checked_as: str | None = None
 

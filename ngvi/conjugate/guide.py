@@ -157,7 +157,7 @@ class ConjugateSites:
     """Some conjugate sites; a part of :class:`ConjugateGuide`."""
 
     _ppl: ClassVar[Any]
-    _distribution: ClassVar[Callable]  #: This is the package's :class:`ConjugateDistribution`.
+    _distribution: ClassVar[Callable]  #: The package's :class:`ConjugateDistribution`.
 
     frames: dict[str, tuple]
     event_dims: dict[str, int]

@@ -59,9 +59,9 @@ class Level(enum.IntEnum):
     """Kinds of values."""
 
     CONSTANT = 0
-    AFFINE = 1  #: It is affine in the latents.
-    LOCAL = 2  #: Each element is a function of a few affine values of its shape.
-    SUM = 3  #: It is linear in local values.
+    AFFINE = 1  #: Affine in the latents.
+    LOCAL = 2  #: Each element a function of a few affine values of the same shape.
+    SUM = 3  #: Linear in local values.
 
 
 class Node:
@@ -80,7 +80,7 @@ class Node:
     ) -> None:
         self.level, self.shape, self.inputs = level, shape, tuple(inputs)
         self.op: Any = op
-        self.value = value  #: That of a constant.
+        self.value = value  #: Value of a constant.
         self._form: Form | None = None
 
     @property
@@ -155,7 +155,7 @@ class Reader:
     def __init__(self) -> None:
         self._copies: dict[tuple, Node] = {}
         self._forms: dict[tuple[int, str], Form] = {}
-        self._numbers: dict[int, Node] = {}  #: The number that copies are of.
+        self._numbers: dict[int, Node] = {}  #: Numbers of the originals, by copy.
 
     def latent(self, shape: tuple[int, ...]) -> Node:
         """Return a vector of latents."""

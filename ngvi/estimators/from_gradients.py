@@ -24,8 +24,8 @@ class Gradients(NamedTuple):
     """Values and gradients at ``N`` draws."""
 
     values: Array  #: The log density, shape ``(N,)``.
-    by_site: Arrays  #: Its gradients times the points' weights, shapes ``(N, d)``.
-    kept: Array  #: Whether everything of a draw is finite, booleans of shape ``(N,)``.
+    by_site: Arrays  #: Gradients times the points' weights, shapes ``(N, d)``.
+    kept: Array  #: True if everything of a draw is finite, booleans of shape ``(N,)``.
     params: Any  #: The weighted sum of the gradients of other parameters.
 
 
@@ -34,16 +34,16 @@ class Averages(NamedTuple):
 
     directions: Families  #: The natural gradients of the bound.
     values: Array  #: The log density at the first draws, shape ``(M,)``.
-    kept: Array  #: Whether a draw counts, booleans of shape ``(N,)``.
+    kept: Array  #: True if a draw counts, booleans of shape ``(N,)``.
     params: Any  #: The mean gradients of other parameters.
-    spread: GroupSpread | None = None  #: That of groups of points, all families together.
+    spread: GroupSpread | None = None  #: Spread of groups of points, all families together.
 
 
 class Evaluator(Protocol):
     """A package's evaluations of a log density."""
 
-    package: str  #: Its name.
-    label: Callable[[str], Any]  #: It names a part of a step for profilers.
+    package: str  #: Name of the package.
+    label: Callable[[str], Any]  #: Name a part of a step for profilers.
 
     def __call__(self, here: Families, points: PointsBySite) -> Gradients:
         """Evaluate and differentiate the log density at some points."""

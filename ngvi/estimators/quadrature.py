@@ -37,7 +37,7 @@ class Integrand(NamedTuple):
 class Calculus(Protocol):
     """A package's derivatives and programs for quadrature."""
 
-    xp: Any  #: It is torch or ``jax.numpy``.
+    xp: Any  #: Torch or ``jax.numpy``.
 
     def linear(
         self, function: Callable[..., list[Array]], at: list[Array]

@@ -54,7 +54,7 @@ class Size(NamedTuple):
     products: int  #: Hessian-vector products that the Hessian takes, as much as is needed of it.
     num_particles: int  #: ``K``; see ``NaturalELBO``.
     num_gradients: int | None  #: Draws that the gradient is averaged over, if given.
-    adapts: bool  #: Whether more groups may follow.
+    adapts: bool  #: True if more groups may follow.
 
 
 class Estimator:

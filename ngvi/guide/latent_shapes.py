@@ -25,7 +25,7 @@ class LatentShapes:
     found: Callable[[Callable, tuple, dict], dict[str, tuple[int, ...]]]
     calling_elbo: ClassVar[Callable]  #: Return the loss that is being computed, or None.
 
-    #: At most this many kinds of arguments are looked at: numbers may differ in every step.
+    #: Most kinds of arguments that are looked at: numbers may differ in every step.
     max_signatures: ClassVar[int] = 20
 
     def __init__(self, trace: Any, args: tuple, kwargs: dict, subsampled: bool = False) -> None:

@@ -67,13 +67,13 @@ class NaturalGaussianGuide:
 
     # What a package adds: its families, its classes, and methods of these names.
     _registry: ClassVar[Registry]
-    _normal: ClassVar[Any]  #: This is the package's ``NaturalNormal``.
-    _structured: ClassVar[Any]  #: This is the package's ``StructuredNormal``.
-    _dist: ClassVar[Any]  #: These are the PPL's distributions.
+    _normal: ClassVar[Any]  #: The package's ``NaturalNormal``.
+    _structured: ClassVar[Any]  #: The package's ``StructuredNormal``.
+    _dist: ClassVar[Any]  #: The PPL's distributions.
     _calling_elbo: ClassVar[Any]
     _minibatch_type: ClassVar[type[Minibatch]]
     _called_by_linear_elbo: ClassVar[Any]
-    _subsampled_latents: ClassVar[Any]  #: Find those of a trace.
+    _subsampled_latents: ClassVar[Any]  #: Find the subsampled latents of a trace.
     _family: Callable[[], Any]  #: Return the family at the parameters' current values.
     _at_start: Callable[[], Any]  #: Return the family before there are any.
     _sample_at_site: Callable[..., Any]  #: Draw the latent vector.

@@ -39,21 +39,21 @@ class NewtonOptions(NamedTuple):
     is next to nothing, and says to leave for another one.
     """
 
-    max_iterations: int = 50  #: A local density without a mode takes all of them.
-    turn: float = 0.5  #: This fraction of the slope may have turned.
-    shortest: float = 0.1  #: A step becomes shorter by this factor at least.
-    longest: float = 0.5  #: A step becomes shorter by this factor at most.
-    growth: float = 4.0  #: The next step is longer by this factor at most.
+    max_iterations: int = 50  #: Most iterations, which a local density without a mode takes.
+    turn: float = 0.5  #: Largest part of the slope that may have turned.
+    shortest: float = 0.1  #: Smallest factor of a shorter step.
+    longest: float = 0.5  #: Largest factor of a shorter step.
+    growth: float = 4.0  #: Largest factor of a longer step.
 
 
 class NewtonState(NamedTuple):
     """Newton's method on its way; vectors of length ``d``, zero outside of the locals."""
 
-    point: Array  #: This is the best so far.
-    step: Array  #: This is to be tried from there.
-    gain: Array  #: This is the slope times ``step``, summed over each block.
-    factors: Vector  #: These are the factors of the curvatures at ``point``.
-    unsettled: Array  #: This is 1 where a block has not arrived at its mode.
+    point: Array  #: Best point so far.
+    step: Array  #: Step to be tried from ``point``.
+    gain: Array  #: Slope times ``step``, summed over each block.
+    factors: Vector  #: Factors of the curvatures at ``point``.
+    unsettled: Array  #: 1 where a block has not arrived at its mode.
     iteration: Array | int
 
 
@@ -66,7 +66,7 @@ class Reparametrization:
     """
 
     # What a package writes.
-    arrow: ClassVar[type[Arrow]]  #: This has the matrices of a forest.
+    arrow: ClassVar[type[Arrow]]  #: Matrices of a forest.
     _constants: Callable[[np.ndarray], Array]  #: Return booleans as a tensor.
     _fixed: Callable[[Array], Array]  #: Return the value without its derivative.
     _gradient: Callable[[Density, Array], Array]

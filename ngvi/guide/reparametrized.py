@@ -71,8 +71,8 @@ class ReparametrizedGaussianGuide:
     #: Up to this many latents ``family="auto"`` is dense. Beyond, a family whose locals meet only
     #: the globals has the same optimum, and ``fit`` needs few points for it.
     max_dense_dim: ClassVar[int] = 40
-    num_draws: ClassVar[int] = 2000  #: Quantiles of locals are those of this many draws.
-    draws_at_once: ClassVar[int] = 100  #: This many draws are mapped at once.
+    num_draws: ClassVar[int] = 2000  #: Draws for the quantiles of locals.
+    draws_at_once: ClassVar[int] = 100  #: Draws that are mapped at once.
 
     # What a package writes.
     _registry: ClassVar[Registry]
@@ -86,7 +86,7 @@ class ReparametrizedGaussianGuide:
     family: Any
     _requested_family: Choice | None
     sites: tuple[Site, ...]
-    _blocks: Any = None  #: These are the locals, :class:`LocalBlocks`.
+    _blocks: Any = None  #: The locals, :class:`LocalBlocks`.
     _reparametrization: Reparametrization
     #: The start of Newton's method in another guide with the same map.
     _start_of_another: Any = None

@@ -40,12 +40,12 @@ class RobustInit:
     Log densities are in nats, and not finite where there is none.
     """
 
-    num_samples: int = 1000  #: A median of this many draws is hardly random.
-    max_numbers: int = 10**7  #: All draws of a site have at most this many numbers.
-    low: float = -1e6  #: A start with a lower log density may be far too low.
-    factor: float = 10.0  #: It is, if that of another one is higher by this factor.
-    scale: float = 0.1  #: This is the usual initial standard deviation.
-    #: These are tried where the density explodes within the usual one.
+    num_samples: int = 1000  #: Draws of a median, which is then hardly random.
+    max_numbers: int = 10**7  #: Most numbers in all draws of a site.
+    low: float = -1e6  #: Log density, in nats, below which a start may be far too low.
+    factor: float = 10.0  #: Ratio of log densities from which a start is too low.
+    scale: float = 0.1  #: Usual initial standard deviation.
+    #: Scales to try where the density explodes within the usual scale.
     narrower: tuple[float, ...] = tuple(10.0**-power for power in range(2, 9))
 
     def num_samples_for(self, size: int) -> int:

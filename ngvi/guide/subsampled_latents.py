@@ -64,7 +64,7 @@ class Minibatch(subsampling.MinibatchElements):
     biject_to: ClassVar[Any]
     sum_rightmost: ClassVar[Any]
     get_mask: ClassVar[Any]
-    #: Whether the PPL's guides enter the plates of a site that has all elements.
+    #: True if the PPL's guides enter the plates of a site that has all elements.
     enters_whole_plates: ClassVar[bool]
     #: Return a support for any elements of the plates, from that of some (:func:`first_bound`).
     one_support: ClassVar[Any]
@@ -149,9 +149,9 @@ class Minibatch(subsampling.MinibatchElements):
 class SubsampledFamily(NamedTuple):
     """A Gaussian of which a minibatch has a part, with the estimate (1) as its log density."""
 
-    family: Any  #: It is that of :func:`with_scaled_gradient`.
-    weights: Array  #: These are ``w`` of (1), shape ``(d,)``.
-    whole: Any  #: This is the Gaussian with its own coordinates.
+    family: Any  #: Family of :func:`with_scaled_gradient`.
+    weights: Array  #: Weights ``w`` of (1), shape ``(d,)``.
+    whole: Any  #: Gaussian in its own coordinates.
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.family, name)  # all else is that of the whole Gaussian

@@ -52,10 +52,10 @@ class LocalSearch(Search):
         super().__init__(problem, *args)
         self.problem = with_model_parameters(problem)
         self.sample: Sample = []
-        self.estimate = NO_ESTIMATE  #: At the state, over the sample.
+        self.estimate = NO_ESTIMATE  #: Estimate at the state, over the sample.
         self.pairs: Pairs = []
         self.radius, self.step_size = LEVELS.notable, 1.0
-        self.damping = 1.0  #: Of a step, where a long one before it has led too far.
+        self.damping = 1.0  #: Factor of a step after a step that has led too far.
         self.num_groups = num_groups
         self.coarse_state: State = None
         self.flattest = 1.0  #: The least curvature that was seen, of the metric's.

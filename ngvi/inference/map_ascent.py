@@ -29,8 +29,8 @@ class Ascent(NamedTuple):
     """End of an ascent."""
 
     mean: np.ndarray  #: All latents, shape ``(d,)``.
-    height: float  #: Its log density, in nats; minus infinity if it had none where it began.
-    is_mode: bool  #: Whether it is a local maximum, and not only on the way to one.
+    height: float  #: Log density, in nats; minus infinity without a density at the start.
+    is_mode: bool  #: True for a local maximum, False for a point on the way.
     rounding: float  #: What heights of the same mode may differ by, in nats.
 
 

@@ -25,8 +25,8 @@ NUMBERS_OF_PAIRS = 20_000_000
 class Corrected(NamedTuple):
     """A direction after quasi-Newton correction."""
 
-    direction: Direction  #: Its ``gradient`` is still the bound's, whose slopes a step has.
-    gain: float  #: That a quadratic bound would have along it, in nats.
+    direction: Direction  #: Corrected direction; ``gradient`` remains the bound's.
+    gain: float  #: Gain of a quadratic bound along the direction, in nats.
     fisher: float  #: The gain that the Fisher metric predicts, in nats.
 
     @property

@@ -186,7 +186,7 @@ class ValidationOptions:
     #: Draws that are computed in double precision as well.
     num_in_double: int = 16
 
-    #: Whether draws double, up to four times as many, while a contradiction is in doubt.
+    #: True if draws double, up to four times as many, while a contradiction is in doubt.
     may_double: bool = True
 
     def coarse(self) -> ValidationOptions:

@@ -209,7 +209,7 @@ class DenseSteps:
     """Steps of dense blocks along a direction."""
 
     ops: Definite
-    are_definite: bool = False  #: Whether all precisions are known to be positive definite.
+    are_definite: bool = False  #: True if all precisions are known to be positive definite.
 
     def damped(self, rho: Array | float, change: Array) -> Array:
         """Return the change whose step of ``rho`` is :meth:`Definite.damped`."""

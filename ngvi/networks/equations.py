@@ -57,9 +57,9 @@ class IvonEquations:
     rescale_lr: bool = True
 
     rule: ClassVar[str] = "IVON"
-    #: Of the largest number, the power up to which ``ess`` times a product may come in a step.
+    #: Power of the largest number up to which ``ess`` times a product may come in a step.
     room: ClassVar[float] = 0.4
-    of_examples: ClassVar[bool] = False  #: Whether ``product`` is of each example's gradient.
+    of_examples: ClassVar[bool] = False  #: True if ``product`` is of each example's gradient.
 
     def scale(self, hess: Array) -> Array:
         """``sigma``, (8)."""

@@ -50,7 +50,7 @@ class KroneckerSteps:
     """The :class:`KroneckerStep` of every size along a direction."""
 
     ops: Definite
-    are_definite: bool = False  #: Whether both precisions are known to be positive definite.
+    are_definite: bool = False  #: True if both precisions are known to be positive definite.
 
     def damped(self, rho: Array | float, change: tuple[Array, Array]) -> tuple[Array, Array]:
         """Return the changes whose step of ``rho`` is that of a curvature that is mostly noise.

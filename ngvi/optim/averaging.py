@@ -31,7 +31,7 @@ class AveragedMean(NamedTuple):
 
     algebra: Algebra
     beta1: float
-    #: Of the average: step ``t`` counts ``t^(weight - 1)``-fold, as if ``earlier`` had gone before.
+    #: Earlier steps of the average, where step ``t`` counts ``t^(weight - 1)``-fold.
     earlier: float = 10.0
     weight: float = 3.0
 

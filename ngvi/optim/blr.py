@@ -68,7 +68,7 @@ class BlrRule(NamedTuple):
     precision_step_size: Rates | None
     momentum: float
     max_kl: float | str | None
-    is_noisy: bool = False  #: Whether single draws' curvature is to be corrected for its noise.
+    is_noisy: bool = False  #: True if single draws' curvature is to be corrected for its noise.
     largest_change: float | None = None  #: Largest part of a mean field's precision in a step.
     trust_region: TrustRegion = TrustRegion()
     quasi_newton: QuasiNewton = QuasiNewton()

@@ -30,7 +30,7 @@ class GradientNoise(NamedTuple):
     """Size of the noise in ``g``: ``|g|^2`` in the variances of ``q``, in nats."""
 
     size: Number  #: Running average since it was last halved.
-    least: Number  #: Its size when it was last halved; 0 before there was a gradient.
+    least: Number  #: Size at the last halving; 0 before the first gradient.
     sign_changes: Number  #: Number of the mean's sign changes until then.
 
 

@@ -37,7 +37,7 @@ class StepDecay(NamedTuple):
     of_conjugate: float = 0.03  #: ``rho`` of conjugate sites, which have no such noise.
     first: float = 0.1  #: Step size.
     halves: float = 60.0  #: Value of ``n`` that halves the square of the step size.
-    #: Of the frequency: step ``t`` counts ``t^(weight - 1)``-fold, as if ``earlier`` came before.
+    #: Earlier steps of the frequency's average, where step ``t`` counts ``t^(weight - 1)``-fold.
     earlier: float = 50.0
     weight: float = 4.0
     often: float = 0.52  #: The part of steps that is clearly more than half.

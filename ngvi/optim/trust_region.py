@@ -43,10 +43,10 @@ class TrustRegionState(NamedTuple):
     scale_sign_changes: Number  #: The same number for all other coordinates.
     slope: Number  #: Slope of the bound at the beginning of the last step; 0 before the first.
     mean_slope: Number  #: The part of the slope along the mean's change.
-    is_rejected: Number  #: Whether the step before was to be taken back.
-    steady: Number  #: Whether it left between half and all of its slope.
-    mean_steady: Number  #: Whether it left so much of the slope along the mean's change.
-    scale_steady: Number  #: Whether it left so much of that along all other coordinates.
+    is_rejected: Number  #: True if the step before was to be taken back.
+    steady: Number  #: True if it left between half and all of its slope.
+    mean_steady: Number  #: True if it left so much of the slope along the mean's change.
+    scale_steady: Number  #: True if it left so much of that along all other coordinates.
     length: Number  #: KL divergence of the last step, in nats.
     rho: Number  #: Size of the last step.
     previous_length: Number  #: KL divergence of the step before, in nats.
@@ -65,9 +65,9 @@ class LineSearchState(NamedTuple):
     rho: Number  #: The last attempt.
     low: Number  #: The largest rho known to fit.
     high: Number  #: The smallest rho known not to fit, or the full step.
-    failed: Number  #: Whether an attempt did not fit.
+    failed: Number  #: True if an attempt did not fit.
     attempt: Any  #: What the path gives for the last attempt.
-    length: Number  #: Its divergence, in nats.
+    length: Number  #: Divergence of the step, in nats.
 
 
 class TrustRegion(NamedTuple):

@@ -35,7 +35,7 @@ class Averaging(NamedTuple):
     earlier: float = 50.0
     earlier_of_squares: float = 500.0
     smallest: float = 1e-5
-    #: Of a precision in a step, as a part of it. From a ``q`` ten times too wide it is 20 steps.
+    #: Largest relative change of a precision in a step: 20 steps from a ``q`` ten times too wide.
     largest_change: float = 0.25
 
     def __call__(self, count: Number) -> Number:

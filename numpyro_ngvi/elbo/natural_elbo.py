@@ -313,7 +313,7 @@ class _Summary(NamedTuple):
 
     directions: Families
     value: jax.Array  #: The bound.
-    kept: jax.Array  #: Whether draws of the first batch count.
+    kept: jax.Array  #: True if draws of the first batch count.
     num_dropped: jax.Array  #: Draws left out of all batches.
 
 

@@ -28,10 +28,10 @@ class ElboStep(NamedTuple):
     density: LogDensity
     set_up: GuideSetUp
     here: Families
-    params: dict[str, Any]  #: Of model and guide.
+    params: dict[str, Any]  #: Parameters of model and guide.
     guide_key: jax.Array
     visited: dict[str, jax.Array]  #: Weights of coordinates, if a part is visited.
-    has_partners: bool  #: Whether the guide draws more than latent vectors.
+    has_partners: bool  #: True if the guide draws more than latent vectors.
 
     @classmethod
     def of(

@@ -23,7 +23,7 @@ class Family(family.Family):
 
     ops, xp = matrices, jnp
 
-    #: Of the value of a site, which it is: NumPyro's ``scan`` asks, and has no rows to take.
+    #: Shape of a family as the value of a site: NumPyro's ``scan`` finds no rows to take.
     shape = ()
 
     loc: jax.Array | None

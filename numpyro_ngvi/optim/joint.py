@@ -86,7 +86,7 @@ class _Joint(NamedTuple):
 
     rule: WithConjugate
     other: optax.GradientTransformation
-    adapts: bool  #: Whether ``other`` is Adam whose rates adapt.
+    adapts: bool  #: True if ``other`` is Adam whose rates adapt.
     name: str
 
     @property

@@ -154,7 +154,7 @@ def _traced_constants(roots: list[Node]) -> list[Node]:
     return [one for one in nodes if isinstance(one.value, jax.core.Tracer)]
 
 
-#: Whether a log density is a sum of terms, of a size that quadrature takes.
+#: True if a log density is a sum of terms, of a size that quadrature takes.
 is_sum_of_terms = functools.partial(is_sum, terms_of)
 
 

@@ -27,7 +27,7 @@ class Operations:
     def __init__(self, program: Any, structure: Any, shapes: tuple, of_results: Any) -> None:
         self.program, self._shapes, self._of_results = program, shapes, of_results
         does = what_it_does(program)
-        #: Whether it is known which others do the same.
+        #: True if it is known which others do the same.
         self.is_known = does is not None
         self._key = structure, of_results, does
         self._hash = hash(self._key)

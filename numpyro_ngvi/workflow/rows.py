@@ -219,7 +219,7 @@ class _Facts(NamedTuple):
     site: RowSite
     is_observed: bool
     is_row: bool
-    is_even: bool  #: Whether each element counts once.
+    is_even: bool  #: True if each element counts once.
 
     @classmethod
     def of(cls, name: str, site: dict[str, Any], log_prob: jax.Array) -> _Facts:

@@ -76,7 +76,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         self.vectorize_particles = vectorize_particles
         self._set_up: _SetUp | None = None
 
-    #: Whether it gives guides the values of conjugate sites.
+    #: True if it gives guides the values of conjugate sites.
     gives_conjugate_sites = True
 
     # -- what SVI calls ---------------------------------------------------------------

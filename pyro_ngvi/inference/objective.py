@@ -35,7 +35,7 @@ from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
 
-#: If so many draws of a prior fail, all would.
+#: Draws of a prior that are tried: if these fail, all would.
 FEW_DRAWS = 5
 #: Data of more numbers than these, 256 MiB, are not copied to double precision.
 MOST_NUMBERS = 2**25

@@ -29,7 +29,7 @@ class State(NamedTuple):
     families: list[Family]  #: Families in the order of ``StateSpace.dims``.
     parameters: dict[
         str, Tensor
-    ]  #: Of the model's own, unconstrained, by their names in the parameter store.
+    ]  #: The model's own, unconstrained, by name in the parameter store.
 
 
 class StateSpace(problem.StateSpace):

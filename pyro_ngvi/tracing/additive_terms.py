@@ -94,7 +94,7 @@ def _read(function: Callable[..., Any], latents: Sequence[Tensor]) -> tuple[_Tap
     return tape, result
 
 
-#: Whether a log density is a sum of terms, of a size that quadrature takes.
+#: True if a log density is a sum of terms, of a size that quadrature takes.
 is_sum_of_terms = functools.partial(is_sum, terms_of)
 
 

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 _PRODUCTS = {torch.matmul, torch.mm, torch.mv}
 _PRODUCTS |= {Tensor.matmul, Tensor.mm, Tensor.mv, Tensor.__matmul__}
-#: Of tensors that a model may write into.
+#: Functions that make tensors which a model may write into.
 _MAKERS = {torch.zeros, torch.ones, torch.empty, torch.full}
 _MAKERS |= {torch.zeros_like, torch.ones_like, torch.empty_like, torch.full_like}
 _MAKERS |= {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full}

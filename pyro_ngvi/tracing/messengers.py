@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: Whether several workers have a part of the rows each, and gradients are summed over workers.
+#: True if several workers have a part of the rows each, and gradients are summed over workers.
 SPLIT_OVER_WORKERS: ContextVar[bool] = ContextVar("SPLIT_OVER_WORKERS", default=False)
 
 

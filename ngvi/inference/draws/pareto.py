@@ -30,7 +30,7 @@ class Tail(NamedTuple):
     log_values: np.ndarray  #: Logarithms of numbers that add up to one, ``(n,)``.
     #: ``k``; infinite if there are too few for an estimate, or of equal numbers.
     shape: float
-    #: Part that the tail holds beyond the largest of them, beside the sum of all, with as many
+    #: Part that the tail holds beyond the largest of them, relative to the sum of all, with as many
     #: standard errors of ``k`` more as :data:`ERRORS_OF_K` says; infinite from a ``k`` of one on.
     missing: np.ndarray
 

@@ -32,7 +32,7 @@ class Certificate(NamedTuple):
     """The gap of a state to its optimum, in nats."""
 
     gap: float  #: ``G``.
-    upper: float  #: Its upper confidence limit.
+    upper: float  #: Upper confidence limit of the gap.
     noise: float = 0.0  #: The part of ``G`` that is the sample's noise.
 
     def is_met(self, tolerance: float) -> bool:

@@ -52,7 +52,7 @@ class Optimum:
     name: str = ""
     count: int = 0
     trace: Any = None
-    search: Any = None  #: That has found it.
+    search: Any = None  #: Search that has found the optimum.
 
     @property
     def is_certified(self) -> bool:

@@ -41,7 +41,7 @@ class Restart(NamedTuple):
     bound_error: float  #: Standard error of the bound.
     num_steps: int
     num_starts: int  #: Starts, drawn alike, that have led there.
-    status: str  #: Its place beside the result, in words.
+    status: str  #: Place beside the result, in words.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ class Validation:
     """The bound of one state, from draws of its own."""
 
     bound: float  #: The mean of ``log w``, in nats; minus infinity if a draw has no density.
-    error: float  #: Its standard error.
+    error: float  #: Standard error of the bound.
     #: The gain in nats that a natural gradient by the score function predicts, as far as it is
     #: certain: values contradict the gradients by so much.
     mismatch: float = 0.0
@@ -42,7 +42,7 @@ class Validation:
     #: By how much the log density is rounded up at the draws, in nats, beyond what rounding of its
     #: own size can explain; the bound is less by that.
     rounded_up: float = 0.0
-    #: Whether a few of the draws make up most of the variance: others may be as far off, and have
+    #: True if a few of the draws make up most of the variance: others may be as far off, and have
     #: not been met.
     is_heavy_tailed: bool = False
 

@@ -38,8 +38,8 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     equations: ClassVar[type[IvonEquations]]  #: The rule.
     sync: bool = False
-    _is_open: bool = False  #: Whether the parameters are a sample now.
-    _is_for_step: bool = False  #: Whether the last sample's gradients are for a step.
+    _is_open: bool = False  #: True if the parameters are a sample now.
+    _is_for_step: bool = False  #: True if the last sample's gradients are for a step.
     #: The last sample since the last step: its weights, for each of these the noise and gradients,
     #: and the gradients' versions then.
     _last: Any = None
@@ -47,7 +47,7 @@ class SampledOptimizer(torch.optim.Optimizer):
     _sums: Any = None
     _num_samples: int = 0
     _known: Any = ((), ())  #: The weights, and their tensors.
-    _is_changed: bool = False  #: Whether gradients were changed after their sample was left.
+    _is_changed: bool = False  #: True if gradients were changed after their sample was left.
 
     def __init__(self, given: dict[str, Any]) -> None:
         """:param given: the arguments of the subclass, by name."""

@@ -47,7 +47,7 @@ class TrainedWeights:
     :ivar spare: for whoever needs one.
     """
 
-    #: Of a parameter's state those of its shape.
+    #: Entries of a parameter's state that have the parameter's shape.
     NAMES = ("momentum", "hess")
 
     def __init__(self, group: dict[str, Any], params: list[Tensor], states: list[dict]) -> None:
