@@ -14,7 +14,6 @@ import numpy as np
 from ngvi._lock import as_now
 from ngvi._warn import warn
 from ngvi.inference.data_passes import over_minibatches
-from ngvi.inference.deadline import Timed
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import (
     VERIFYING,
@@ -24,6 +23,7 @@ from ngvi.inference.monitor import (
 )
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.options import LEVELS
+from ngvi.inference.prices import Timed
 from ngvi.inference.problem import Integrated, Problem
 from ngvi.inference.request import Request
 from ngvi.inference.runs import Run
@@ -58,11 +58,10 @@ def optimise(
     """
     if request.options.data_passes:
         problem = over_minibatches(problem)
+    monitor = monitor or request.monitor(num_steps)
+    problem = problem.replace(objective=Timed(problem.objective, monitor))
     if problem.objective.is_exact:
         problem = problem.replace(objective=Integrated(problem.objective))
-    monitor = monitor or request.monitor(num_steps)
-    if math.isfinite(request.time_limit):
-        problem = problem.replace(objective=Timed(problem.objective, monitor))
     with monitor if monitor.phase == "" else nullcontext():
         restore = as_now()
         search = MultiStart(problem, rng, request, monitor)

@@ -116,7 +116,10 @@ def alone(
             raise
         return None
     finally:
-        first.problem.objective.cost.share(second.problem.objective.cost)
+        costs = [one.problem.objective.cost for one in (first, second)]
+        costs[0].share(costs[1])
+        for cost in costs:
+            cost.prices = dataclasses.replace(cost.prices, by_modes=costs[1].prices.group)
     optimum, has_none = outcome.optimum, outcome.ending is Ending.NO_START
     is_good = outcome.converged and missed(optimum) < most
     # Without a choice of starts others are not looked for, as little as without a share.

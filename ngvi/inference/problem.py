@@ -28,6 +28,24 @@ from ngvi.latents.layout import Site, pieces, sites_of_all
 VALUES_OF_A_GRADIENT = 3
 
 
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """Seconds of single evaluations, the least that were seen; NaN of a kind that was not made.
+
+    They are those of a pass over many, and have no compilation in them.
+    """
+
+    value: float = math.nan  #: Seconds of a value of the log density.
+    gradient: float = math.nan  #: Seconds of a gradient.
+    group: float = math.nan  #: Seconds of a group of draws, with its natural gradient.
+    by_modes: float = math.nan  #: Seconds of a group with locals by their conditional modes.
+
+    @property
+    def draw(self) -> float:
+        """Seconds of a draw of the report: a value, or at most a gradient."""
+        return self.gradient if math.isnan(self.value) else self.value
+
+
 @dataclasses.dataclass
 class Cost:
     """Evaluations of a log density."""
@@ -40,6 +58,8 @@ class Cost:
     #: of the same shapes none is compiled. Pyro has none.
     compiled: int = dataclasses.field(default=0, compare=False)
     reused: int = dataclasses.field(default=0, compare=False)
+    #: Seconds of one of each.
+    prices: Prices = dataclasses.field(default=Prices(), compare=False)
 
     @property
     def evaluations(self) -> int:
@@ -51,20 +71,16 @@ class Cost:
         """All of it, in gradients."""
         return self.evaluations + self.values / VALUES_OF_A_GRADIENT
 
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            *(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
-        )
-
     def become(self, other: Cost) -> None:
         """Take another's counts; who holds this one sees them."""
         vars(self).update(vars(other))
 
     def share(self, other: Cost) -> None:
-        """Let both have the counts of both."""
-        total = self + other
-        self.become(total)
-        other.become(total)
+        """Let both have the counts of both; what one takes stays their own."""
+        for name in vars(self).keys() - {"prices"}:
+            total = getattr(self, name) + getattr(other, name)
+            setattr(self, name, total)
+            setattr(other, name, total)
 
 
 class Rows(NamedTuple):
@@ -149,6 +165,11 @@ class Objective(Protocol):
     def is_random(self) -> bool:
         """Return whether the log density is another one at each call."""
         return self.is_subsampled
+
+    @property
+    def num_programs(self) -> int:
+        """Number of programs that were compiled so far, in the whole process."""
+        return 0
 
     @property
     def is_exact(self) -> bool:

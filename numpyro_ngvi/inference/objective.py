@@ -26,7 +26,13 @@ from numpyro_ngvi.inference.evaluation import Evaluation
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import blocks, compiled, enable_x64, few_in_all
+from numpyro_ngvi.tracing.compilation import (
+    PROGRAMS,
+    blocks,
+    compiled,
+    enable_x64,
+    few_in_all,
+)
 from numpyro_ngvi.tracing.prior import draws_of_prior
 from numpyro_ngvi.tracing.sites import subsampled_plates
 from numpyro_ngvi.tracing.traced import Traced, key_like
@@ -86,6 +92,10 @@ class Objective(problem.Objective):
         self._traced = Traced(self._log_density)
         self._is_for_double = True
         self._programs: dict[tuple, Callable] = {}
+
+    @property
+    def num_programs(self) -> int:
+        return PROGRAMS.counts.compiled
 
     def _plates(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, int, int]]:
         start = self._space.constrain(not_gaussian(self._space.initial))

@@ -74,6 +74,7 @@ class Target:
     eps: float = 2.0**-52
     estimator: str = "spherical"
     fault: str = ""
+    num_programs = 0
 
     def __post_init__(self):
         self.cost = Cost()

@@ -106,7 +106,11 @@ def of_minibatches(objective: Objective) -> str:
 
 
 def diagnose(
-    problem: Problem, state: State, num_draws: int | None, seed: int | list[int]
+    problem: Problem,
+    state: State,
+    num_draws: int | None,
+    seed: int | list[int],
+    most: int = LEVELS.more_draws * NUM_DRAWS,
 ) -> Diagnostics:
     """Return what importance weights say of a state.
 
@@ -117,16 +121,17 @@ def diagnose(
     :param num_draws: how many; each is a value of the log density. Not all are in memory at once.
         By default 4000, or four times as many where these do not decide whether weights can be
         trusted.
+    :param most: of these by default.
     """
     if why := of_minibatches(problem.objective):
         return undefined(why)
     if num_draws is not None:
         return _diagnosed(problem, state, num_draws, seed, ())
-    first = _diagnosed(problem, state, NUM_DRAWS, seed, ())
-    if first.are_trusted is not None or first.pareto_k is None or first.num_dropped:
+    first = _diagnosed(problem, state, min(NUM_DRAWS, most), seed, ())
+    is_over = first.are_trusted is not None or first.pareto_k is None or first.num_dropped
+    if is_over or most <= NUM_DRAWS:
         return first
-    count = LEVELS.more_draws * NUM_DRAWS
-    return _diagnosed(problem, state, count, seed, first.log_weights)
+    return _diagnosed(problem, state, most, seed, first.log_weights)
 
 
 def _diagnosed(

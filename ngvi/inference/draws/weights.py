@@ -10,10 +10,17 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_auto
-from ngvi.inference.draws.psis import Diagnostics, diagnose, of_minibatches, undefined
+from ngvi.inference.draws.psis import (
+    NUM_DRAWS,
+    Diagnostics,
+    diagnose,
+    of_minibatches,
+    undefined,
+)
 from ngvi.inference.draws.resampling import corrected, with_heavier_tails
 from ngvi.inference.draws.weights_verdict import ALIKE, MAX_LATENTS
 from ngvi.inference.options import LEVELS
+from ngvi.inference.prices import num_affordable
 from ngvi.inference.problem import Problem
 
 
@@ -36,7 +43,8 @@ def diagnosed(result: Any, num_draws: int | None, seed: int | list[int]) -> Diag
     with result._at_end() as (problem, state):
         if why := _without_weights(problem):
             return undefined(why)
-        found, elsewhere = diagnose(problem, state, num_draws, seed), _elsewhere(result)
+        most = num_affordable(result, LEVELS.more_draws * NUM_DRAWS)
+        found, elsewhere = diagnose(problem, state, num_draws, seed, most), _elsewhere(result)
         is_small = result.dim <= MAX_LATENTS
         if is_small and not elsewhere and not _without_density(result, problem):
             found = with_heavier_tails(problem, state, found, seed)

@@ -17,7 +17,7 @@ from ngvi.errors import DamagedFileError
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference.change import Change
 from ngvi.inference.posterior import to_numpy
-from ngvi.inference.problem import Cost
+from ngvi.inference.problem import Cost, Prices
 from ngvi.inference.saved import files
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
@@ -130,7 +130,7 @@ def write_result(
         "version": VERSION,
         "library": result._ppl.library,
         **{name: getattr(result, name) for name in PLAIN},
-        "cost": vars(result.cost),
+        "cost": dataclasses.asdict(result.cost),
         "change": result.change and result.change.numbers(),
         "validation": result.validation and plain(vars(result.validation)),
         "restarts": [list(one) for one in result.restarts],
@@ -203,7 +203,7 @@ class Saved:
             return {
                 **{name: meta[name] for name in PLAIN},
                 "trace": Trace(**{k: a.tolist() for k, a in self.under("trace/").items()}),
-                "cost": Cost(**meta["cost"]),
+                "cost": Cost(**{**meta["cost"], "prices": Prices(**meta["cost"]["prices"])}),
                 "validation": meta["validation"] and Validation(**meta["validation"]),
                 "change": self.change(),
                 "restarts": Table(Restart(*one) for one in meta["restarts"]),

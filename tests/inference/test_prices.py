@@ -1,0 +1,68 @@
+"""What evaluations take, and what phases make of it."""
+
+import dataclasses
+import math
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ngvi.inference.prices import Timed, num_affordable
+from ngvi.inference.problem import Cost, Prices
+from tests.inference.numpy_problem import Target, gaussian, monitored
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still unless it is told to go on."""
+    now = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: now.seconds)
+    return now
+
+
+def slow(clock, **seconds):
+    """A target whose values take so many seconds each."""
+
+    def density(theta):
+        clock.seconds += len(theta) * seconds["value"]
+        return gaussian(theta)
+
+    return Target(density)
+
+
+def test_prices_are_the_least_that_was_seen_without_compilation(clock):
+    target = slow(clock, value=2.0)
+    timed, state = Timed(target, monitored()), target.initial
+    rng = np.random.default_rng(0)
+    timed.log_density(state, np.zeros((5, 2)))
+    assert target.cost.prices.value == 2.0 and math.isnan(target.cost.prices.gradient)
+    timed.bound(state, timed.sample(rng, 3))
+    prices = target.cost.prices
+    assert prices.gradient * 5 == prices.group  # of five points, and without products
+    change = clock.seconds
+    timed.gradient(state, np.zeros((1, 2)))
+    assert target.cost.prices.gradient == min(prices.gradient, clock.seconds - change)
+
+
+def test_what_compiles_has_no_price():
+    class Compiles(Target):
+        num_programs = property(lambda self: time.perf_counter())
+
+    target = Compiles(gaussian)
+    Timed(target, monitored()).log_density(target.initial, np.zeros((5, 2)))
+    assert math.isnan(target.cost.prices.value)
+
+
+@pytest.mark.parametrize(
+    "price, seconds, expected",
+    [
+        (math.nan, 1.0, 4000),
+        (1e-4, 0.1, 4000),  # less than a second
+        (0.01, 100.0, 2000),  # a fifth of the fit
+        (1.0, 100.0, 200),  # the fewest that say anything
+    ],
+)
+def test_draws_of_the_report_take_a_fifth_of_the_fit(price, seconds, expected):
+    cost = dataclasses.replace(Cost(), prices=Prices(value=price))
+    assert num_affordable(SimpleNamespace(cost=cost, seconds=seconds), 4000) == expected
