@@ -8,7 +8,7 @@ JOBS ?= 2
 # Which tests: MARK=slow for the long ones, MARK= for all.
 MARK ?= not slow
 
-.PHONY: demo test test-gpu test-oldest test-newest test-upstream lint format docs notebooks dist clean
+.PHONY: demo test test-gpu test-oldest test-newest test-kernels test-upstream lint format docs notebooks dist clean
 
 demo: $(VENV)/.ready-examples
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -58,10 +58,20 @@ test-newest:
 	OMP_NUM_THREADS=1 $(VENV)-newest/bin/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' \
 		$(PYTEST_ARGS)
 
-# Pyro's and NumPyro's own tests, from clones of theirs, with our guide in the place of two of theirs:
-# make test-upstream CHECKOUTS="../pyro ../numpyro"
+# Numerical tests with other kernels of BLAS, ATen, XLA and numpy, as older and newer processors have
+# them: nothing may depend on the last bits. A kernel that this processor cannot run is named.
+test-kernels: $(VENV)/.ready-test
+	OMP_NUM_THREADS=1 $(BIN)/python tests/kernels.py -n $(JOBS) $(PYTEST_ARGS)
+
+# Pyro's and NumPyro's own tests, with our guide in the place of two of theirs, from clones or from an
+# archive of both, which may lie beside this checkout: make test-upstream CHECKOUTS="../pyro ../numpyro"
+CHECKOUTS ?= $(firstword $(wildcard ../upstream.tar.gz ../*/upstream/upstream.tar.gz))
 test-upstream: $(VENV)/.ready-test
-	OMP_NUM_THREADS=1 $(BIN)/python tests/upstream/run.py $(CHECKOUTS)
+ifeq ($(CHECKOUTS),)
+	@echo "ngvi: upstream's tests are skipped: give their clones or archive, CHECKOUTS=../upstream.tar.gz"
+else
+	OMP_NUM_THREADS=1 $(BIN)/python tests/upstream/run.py $(CHECKOUTS) -- -q -n $(JOBS) $(PYTEST_ARGS)
+endif
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ what it says of its result (:mod:`ngvi.inference`). ``pyro_ngvi`` and ``numpyro_
 package needs numpy and scipy only, and neither torch nor jax.
 """
 
+from ngvi._warn import UsageWarning as UsageWarning
 from ngvi.errors import DamagedFileError as DamagedFileError
 
 __version__ = "0.3.0"

@@ -20,12 +20,24 @@ NOT_THE_USERS = (
 )
 
 
+class UsageWarning(UserWarning):
+    """The category of all warnings of ``ngvi``, ``pyro_ngvi`` and ``numpyro_ngvi``.
+
+    Where warnings are errors, one line lets these pass:
+
+    >>> import ngvi, warnings
+    >>> warnings.filterwarnings("default", category=ngvi.UsageWarning)
+
+    Of pytest that line is ``filterwarnings = ["error", "default::ngvi.UsageWarning"]``.
+    """
+
+
 def warn(words: str) -> None:
     """Warn, and name the innermost line that is the user's."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and _package(frame) in NOT_THE_USERS:
         level, frame = level + 1, frame.f_back
-    warnings.warn(words, stacklevel=level)
+    warnings.warn(words, UsageWarning, stacklevel=level)
 
 
 def _package(frame: object) -> str:

@@ -137,10 +137,10 @@ class SVI(numpyro.infer.SVI):
         :return: the loss in nats, the negative bound on the log evidence before the step;
             an array of shape ``()``, so that nothing waits for the device until it is read.
         :raises ValueError: without ``rng_key``; or if the first loss is not finite.
-        :warns UserWarning: once, when a step has not been taken; the optimiser counts them all in
-            ``num_skipped``, in the ``optim_state`` of :attr:`state`. Once, when ``NaturalELBO`` has
-            left out draws. A step waits for neither, so that a later one may warn, and after the
-            first ones only some look.
+        :warns ngvi.UsageWarning: once, when a step has not been taken; the optimiser counts them
+            all in ``num_skipped``, in the ``optim_state`` of :attr:`state`. Once, when
+            ``NaturalELBO`` has left out draws. A step waits for neither, so that a later one may
+            warn, and after the first ones only some look.
         """
         first = self.state is None
         if first and self._rng_key is None:

@@ -59,7 +59,8 @@ def jaxlib() -> str:
 
 
 if jaxlib() in XLA_FLAGS_OF:
-    os.environ.setdefault("XLA_FLAGS", " ".join(XLA_FLAGS_OF[jaxlib()]))
+    _flags = *XLA_FLAGS_OF[jaxlib()], os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys(" ".join(_flags).split()))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow

@@ -8,10 +8,13 @@ from __future__ import annotations
 import itertools
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import ngvi
+from ngvi import UsageWarning
 from ngvi._door import ELSEWHERE
 from ngvi.inference.options import MultiStartOptions  # noqa: F401  (for a row)
 from tests import models
@@ -396,8 +399,31 @@ WARNINGS = {
 @pytest.mark.parametrize("call", WARNINGS)
 @pytest.mark.filterwarnings("ignore")
 def test_what_may_be_meant_is_warned_of(ppl, call):
-    with pytest.warns(UserWarning, match=WARNINGS[call]):
+    with pytest.warns(UsageWarning, match=WARNINGS[call]):
         eval(call, names(ppl))
+
+
+def test_one_line_lets_all_of_our_warnings_pass_where_warnings_are_errors(ppl):
+    root = Path(ngvi.__file__).parents[1]
+    files = [
+        path
+        for name in ("ngvi", "pyro_ngvi", "numpyro_ngvi")
+        for path in (root / name).rglob("*.py")
+    ]
+    assert [path.name for path in files if "warnings.warn(" in path.read_text()] == ["_warn.py"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("default", category=UsageWarning)
+        svi(ppl, stock(ppl, "Adam"), ppl.elbo())
+
+
+def test_a_latent_that_is_its_own_target_is_no_mistake_in_svi(ppl):
+    """Such as the density that a flow learns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        target = lambda: ppl.sample("x", ppl.dist.Normal(ppl.array(1.0), 2.0))  # noqa: E731
+        run = ppl.svi(target, "diagonal", ppl.optimiser("Snngm"), ppl.elbo())
+        assert np.isfinite(run.run(2)).all()
 
 
 def test_what_is_meant_is_not_warned_of(ppl):

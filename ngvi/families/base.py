@@ -177,13 +177,14 @@ class Family(Gaussian):
         return Path(self, lambda step_size: self.natural_step(direction, step_size))
 
     def kl_divergence(self, other: Self) -> Array:
-        """``KL(self || other)`` in nats, a scalar.
+        """``KL(self || other)`` in nats, a scalar; rounding never takes it below zero.
 
         :param other: a Gaussian of the same family and dimension.
         """
         size = 0.5 * (self._trace_ratio(other) - self.dim)
         shift = (other.whiten(self.loc) ** 2).sum()
-        return size + 0.5 * shift - self.log_det_scale() + other.log_det_scale()
+        divergence = size + 0.5 * shift - self.log_det_scale() + other.log_det_scale()
+        return self.ops.at_least(divergence, 0.0)
 
     def _trace_ratio(self, other: Self) -> Array:
         """``tr(S' Sigma)``, with the other's precision."""

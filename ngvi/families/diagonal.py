@@ -100,7 +100,8 @@ class Diagonal(Family):
     def kl_divergence(self, other: Self) -> Array:
         ratio = self._bound().scale / other.scale
         shift = (self.loc - other.loc) / other.scale
-        return (0.5 * (ratio**2 - 1.0 + shift**2) - self.xp.log(abs(ratio))).sum()
+        sizes = 0.5 * (ratio**2 - 1.0 + shift**2) - self.xp.log(abs(ratio))
+        return self.ops.at_least(sizes.sum(), 0.0)
 
     def retract(self, step: Self) -> Self:
         scale = self.ops.keep_off_zero(self._bound().scale, self.scale + step.scale)

@@ -261,7 +261,8 @@ class Mixture(Family):
         """Return the divergence of draw and component, which is no less than that of draws."""
         pairs = zip(self.components, other.components, strict=True)
         found = self.xp.stack([one.kl_divergence(another) for one, another in pairs])
-        return self.weights @ (found + self.log_weights - other.log_weights)
+        divergence = self.weights @ (found + self.log_weights - other.log_weights)
+        return self.ops.at_least(divergence, 0.0)
 
     # -- helpers ----------------------------------------------------------------------
 

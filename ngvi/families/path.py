@@ -127,6 +127,7 @@ class JointPath:
         self, families: Sequence[Any], directions: Sequence[Any], of_mean: Any = 1.0
     ) -> None:
         pairs = zip(families, directions, strict=True)
+        self._ops = families[0].ops
         self._paths = [family.along(one, of_mean) for family, one in pairs]
 
     def damped(self, step_size: Any) -> JointPath:
@@ -138,12 +139,14 @@ class JointPath:
         return [path.at(step_size) for path in self._paths]
 
     def kl(self, attempt: list) -> Any:
-        """See :class:`Path`."""
-        return sum(path.kl(one) for path, one in zip(self._paths, attempt, strict=True))
+        """See :class:`Path`; rounding never takes it below zero."""
+        pairs = zip(self._paths, attempt, strict=True)
+        return self._ops.at_least(sum(path.kl(one) for path, one in pairs), 0.0)
 
     def backward_kl(self, attempt: list) -> Any:
-        """See :class:`Path`."""
-        return sum(path.backward_kl(one) for path, one in zip(self._paths, attempt, strict=True))
+        """See :meth:`kl`."""
+        pairs = zip(self._paths, attempt, strict=True)
+        return self._ops.at_least(sum(path.backward_kl(one) for path, one in pairs), 0.0)
 
     def metric(self, gradients: Sequence[Any]) -> Callable[[list], list]:
         """See :class:`Path`; one for each family."""

@@ -288,8 +288,7 @@ class LocalSearch(Search):
             growth = min(secant**2, LEVELS.growth**3) if secant < math.inf else LEVELS.growth
             self.radius = max(self.radius, max(growth, LEVELS.growth) * step.length)
         elif ends < -(1.0 - LEVELS.negligible) * step.slope:
-            # The divergence of a step of no length is rounding, and may be negative.
-            self.radius = max(0.5 * step.length, LEVELS.rounding_units * space.dim * space.eps)
+            self.radius = max(0.5 * step.length, self._rounding)
         is_short = self._is_short(step, ends)
         self.damping = 1.0 if is_short or ends > 0 else min(secant, 1.0)
         self._metric().accepted(step, self.estimate.mean, estimate.mean, is_short)

@@ -31,8 +31,8 @@ class Corrected(NamedTuple):
 
     @property
     def predicted(self) -> float:
-        """The larger of the two, in nats."""
-        return max(self.gain, self.fisher)
+        """The larger of the two, in nats; rounding never takes it below zero."""
+        return max(self.gain, self.fisher, 0.0)
 
 
 class Metric:
@@ -96,7 +96,8 @@ class Metric:
     def squares(self, naturals: np.ndarray) -> np.ndarray:
         """Return the squared Fisher norm of each row."""
         with np.errstate(all="ignore"):
-            return np.einsum("ij,ij->i", naturals, self.gradients(naturals)).astype(float)
+            found = np.einsum("ij,ij->i", naturals, self.gradients(naturals)).astype(float)
+            return np.maximum(found, 0.0)
 
     def corrected(self, direction: Direction) -> Corrected:
         """Return the quasi-Newton direction."""

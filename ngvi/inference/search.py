@@ -10,7 +10,7 @@ import numpy as np
 
 from ngvi.inference.estimate import Estimate, Sample, State
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.options import FitOptions
+from ngvi.inference.options import LEVELS, FitOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.certificate import UNKNOWN
@@ -91,6 +91,12 @@ class Search:
     def _run(self) -> Steps:
         """Yield after each step, and return why it has ended."""
         raise NotImplementedError
+
+    @property
+    def _rounding(self) -> float:
+        """The divergence, in nats, that rounding alone may give a step."""
+        space = self.problem.space
+        return LEVELS.rounding_units * space.dim * space.eps
 
     def _is_at_a_rest(self) -> bool:
         return False

@@ -90,7 +90,7 @@ class StochasticSearch(Search):
         self.state, length = self._before
         if self._refused >= 2 * self._window:
             return Status.STUCK
-        self.radius = LEVELS.shrinkage * min(length, self.radius)
+        self.radius = max(LEVELS.shrinkage * min(length, self.radius), self._rounding)
         self._signals.clear()
         self._step = None
         return None
@@ -120,9 +120,9 @@ class StochasticSearch(Search):
 
     def _adapt(self, ends: float, step: Step, noise: float) -> None:
         """Adapt the trust region to the slope at the end of the last step."""
-        spread = math.sqrt(max(noise, 0.0) * 2.0 * max(step.length, 0.0))
+        spread = math.sqrt(2.0 * noise * step.length)
         if ends < -step.slope - LEVELS.caution * spread:
-            self.radius = LEVELS.shrinkage * step.length
+            self.radius = max(LEVELS.shrinkage * step.length, self._rounding)
             self._signals.clear()
         elif ends > 0:
             self.radius = max(self.radius, LEVELS.growth * step.length)

@@ -191,8 +191,7 @@ class TrustRegion(NamedTuple):
         least = 0.1 ** on.maximum(1.0, state.count + 1 - self.patience)
         # Far from a fit the divergence may grow like log rho: then its size is to be found first.
         most = on.where(state.count <= self.patience, 0.8, 0.1)
-        # Of a step of no length the divergence, and the next radius, may be below zero by rounding.
-        ratio = on.sqrt(on.maximum(radius / on.maximum(state.length, TINY), 0.0))
+        ratio = on.sqrt(radius / on.maximum(state.length, TINY))
         ratio = on.where(state.length < math.inf, ratio, least)
         shorter = high * on.minimum(on.maximum(ratio, on.minimum(least, most)), most)
         longer = on.minimum(low * on.minimum(math.sqrt(self.aim) * ratio, self.growth), high)

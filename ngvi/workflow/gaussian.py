@@ -133,4 +133,4 @@ class DenseGaussian:
         ratio = other.inverse @ self.factor
         shift = other.inverse @ (self.mean - other.mean)
         size = 0.5 * ((ratio**2).sum() - self.dim + shift @ shift)
-        return float(size + other.log_det_factor - self.log_det_factor)
+        return max(float(size + other.log_det_factor - self.log_det_factor), 0.0)

@@ -88,6 +88,18 @@ def test_an_attempt_knows_the_covariance_of_its_end(backend, name, rng):
         np.testing.assert_allclose(known, true, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+def test_rounding_takes_no_divergence_below_zero(pyro_backend, name, rng):
+    """A negative one would be the radius of the next step."""
+    for step_size in 10.0 ** -np.arange(7, 17):
+        family, direction = start_and_direction(pyro_backend, name, rng)
+        path = JointPath([family], [direction])
+        attempt = path.at(step_size)
+        (end,) = path.end(attempt)
+        found = path.kl(attempt), path.backward_kl(attempt), family.kl_divergence(end)
+        assert min(found) >= 0.0 and max(found) < 1e-6
+
+
 def test_families_move_jointly_with_one_step_size(backend, rng):
     pairs = [start_and_direction(backend, name, rng) for name in ("Diagonal", "Precision")]
     joint = JointPath(*zip(*pairs, strict=True))

@@ -245,7 +245,7 @@ def divergence(one, other):
     log_ratio = one.log_scale - other.log_scale
     with np.errstate(over="ignore"):
         gap = (one.mean - other.mean) / other.scale
-        return float(np.sum(0.5 * (np.exp(2 * log_ratio) + gap**2 - 1) - log_ratio))
+        return max(float(np.sum(0.5 * (np.exp(2 * log_ratio) + gap**2 - 1) - log_ratio)), 0.0)
 
 
 # -- what is known of a target ---------------------------------------------------------

@@ -1,6 +1,7 @@
 """Pyro's or NumPyro's own tests from a clone of theirs, with our guide inserted; see README.md.
 
 python tests/upstream/run.py ../numpyro ../pyro [-- arguments of pytest]
+python tests/upstream/run.py upstream.tar.gz    (an archive of both)
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import argparse
 import os
 import subprocess
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 
 #: All the files that mention a guide which is replaced.
@@ -45,7 +48,9 @@ def run(checkout: Path, arguments: list[str]) -> int:
     paths = [str(here), str(here.parents[1]), os.environ.get("PYTHONPATH")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     plugin = ["-p", f"{ppl}_plugin", "-p", "no:cacheprovider", "--only-inserted"]
-    command = [sys.executable, "-m", "pytest", *plugin, *FILES[ppl], *arguments]
+    # Both suites make warnings errors.
+    warnings = ["-W", "default::ngvi.UsageWarning"]
+    command = [sys.executable, "-m", "pytest", *plugin, *warnings, *FILES[ppl], *arguments]
     return subprocess.call(command, cwd=checkout, env=environment)
 
 
@@ -54,7 +59,16 @@ def main() -> None:
     parser.add_argument("checkouts", nargs="+", type=Path)
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     options = parser.parse_args(sys.argv[1:end])
-    sys.exit(max(run(checkout, sys.argv[end + 1 :]) for checkout in options.checkouts))
+    with tempfile.TemporaryDirectory(prefix="ngvi-upstream-") as folder:
+        checkouts = []
+        for path in options.checkouts:
+            if path.is_file():
+                with tarfile.open(path) as archive:
+                    archive.extractall(folder, filter="data")
+                checkouts += [Path(folder, ppl) for ppl in FILES]
+            else:
+                checkouts.append(path)
+        sys.exit(max(run(checkout, sys.argv[end + 1 :]) for checkout in checkouts))
 
 
 if __name__ == "__main__":

@@ -88,4 +88,4 @@ def discrepancies(shift: np.ndarray, scale_ratio: np.ndarray) -> np.ndarray:
     """``KL(N(shift, scale_ratio^2) || N(0, 1))`` in nats; infinite if that is not defined."""
     with np.errstate(divide="ignore"):
         value = 0.5 * (scale_ratio**2 + shift**2 - 1.0) - np.log(scale_ratio)
-    return np.where(np.isnan(value), np.inf, value)
+    return np.where(np.isnan(value), np.inf, np.maximum(value, 0.0))

@@ -91,4 +91,5 @@ def stepped(
         return UNKNOWN
     differences = after.values - before.values
     upper = upper_limit(differences, predicted, confidence)
-    return Certificate(float(differences.mean()) + predicted, max(upper, 0.0), noise)
+    gap = float(differences.mean()) + predicted
+    return Certificate(max(gap, 0.0), max(upper, 0.0), noise)

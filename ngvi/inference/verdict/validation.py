@@ -147,7 +147,7 @@ def _validation(
         error=spread / math.sqrt(len(weights) - 1),
         mismatch=mismatch,
         spread=spread,
-        gap=float(np.log(np.mean(np.exp(weights - top))) + top - mean),
+        gap=max(float(np.log(np.mean(np.exp(weights - top))) + top - mean), 0.0),
         rounded_up=off,
         is_heavy_tailed=_is_by_few(weights - mean),
     )
