@@ -30,6 +30,18 @@ class Change:
     drift: float = 0.0
     num_updates: int = 0
 
+    @property
+    def left_open(self) -> float:
+        """Nats to the optimum of all rows that earlier rows leave open: twice the drift."""
+        return 2.0 * self.drift
+
+    def in_words(self) -> str:
+        """Say what earlier rows cost."""
+        return (
+            f"earlier rows count as Gaussians (drift {self.drift:.2g} nats), and the optimum of "
+            f"all rows may be {self.left_open:.2g} nats higher"
+        )
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what a file holds of it."""
         found = {"left_out": self.left_out, "mean": self.mean, "factor": self.factor}

@@ -9,7 +9,9 @@ a search as any other; Gaussians that are apart have weights in proportion to ``
 
 All of them are one state, from which a search goes on along the natural gradients of weights and
 components, with the mixture's exact density and the certificate of any other search. The mixture is
-kept if its bound is above that of the best Gaussian.
+kept if its bound is above that of the best Gaussian. Where modes and components are not as many,
+components could begin elsewhere, and nobody looks for the optima there: the verdict is ``"local"``
+at best, unless the bound misses so little of the evidence that no other can be better.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from ngvi._lock import as_now
 from ngvi.inference.estimate import State
 from ngvi.inference.exploration import ascents_beside, degenerate
 from ngvi.inference.map_ascent import Ascent
+from ngvi.inference.mode_centred import missed
 from ngvi.inference.monitor import StoppedByCallback, TimeLimitReached
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.options import LEVELS
@@ -32,6 +35,7 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.request import FitArguments
 from ngvi.inference.search import Status
 from ngvi.inference.starts import MODE
+from ngvi.inference.verdict.optima import Exploration
 from ngvi.inference.verdict.outcome import Ending, Outcome
 from ngvi.inference.verdict.validation import Validation
 
@@ -43,6 +47,8 @@ LEAST_GAIN = 0.01
 #: deviations of the best Gaussian.
 NUM_PLACES, WIDTH = 1000, 0.5
 AUTO, FROM_OPTIMA = "auto", "the optima of one Gaussian"
+#: Words for a mixture whose components could begin elsewhere.
+NO_OTHERS = "; mixtures that begin elsewhere have not been looked for"
 #: Arguments of ``fit`` that leave no choice of the guide, or of which there is no one density.
 NOT_BESIDE = ("guide", "init", "batches", "checkpoint")
 
@@ -175,13 +181,17 @@ def mixed(
     is_optimum = outcome.finding is None and outcome.optimum.status is Status.OPTIMUM
     if not is_optimum or outcome.search is None:
         return first, outcome
-    restore, problem = as_now(), outcome.search.runs.problem
+    restore, problem, best = as_now(), outcome.search.runs.problem, outcome.optimum
     try:
-        states, log_weights, num_left_out = _components(outcome.search, wanted, rng)
+        states, log_weights, num_modes = _components(outcome.search, wanted, rng)
         number = len(states)
         if number == 1:
-            return first, _of_one(outcome, "no other mode was met")
-        ready, best = set_up(number), outcome.optimum
+            is_asked = len(outcome.search.starts.pool[0]) > 0
+            why = "no other mode was met" if is_asked else "others have not been looked for"
+            return first, _of_one(outcome, why)
+        if number > num_modes and missed(best) < LEAST_GAIN:
+            return first, _of_one(outcome, f"others can add {missed(best):.2g} nats at most")
+        ready = set_up(number)
         state = ready.problem.space.mixture(states, log_weights)
         other = search(ready.problem, state, len(best.trace))
         problem.objective.cost.share(ready.problem.objective.cost)
@@ -191,23 +201,29 @@ def mixed(
     end = other.optimum
     gain = end.validation.bound - best.validation.bound
     least = max(LEAST_GAIN, 2 * math.hypot(end.validation.error, best.validation.error))
-    if not gain > least:
-        words = f"{number} would raise the bound by less than {least:.2g} nats"
-        return first, _of_one(outcome, words)
+    kept = end if gain > least else best
+    has_others = number < num_modes or (number > num_modes and missed(kept) > outcome.tolerance)
+    if has_others:
+        outcome = dataclasses.replace(outcome, exploration=Exploration())
+    if kept is best:
+        words = f"the mixture of {number} that was tried gains less than {least:.2g} nats"
+        return first, _of_one(outcome, words + NO_OTHERS * has_others)
     end.name, end.count, end.trace = FROM_OPTIMA, best.count, best.trace.then(end.trace)
     weights = np.sort(np.exp(ready.problem.space.components(end.state)[1]))[::-1]
     shown = ", ".join(f"{weight:.2f}" for weight in weights)
     words = f"a mixture of {number} components with weights {shown}"
-    if num_left_out:
-        words += f"; {num_left_out} more modes are left out, which num_components='auto' has"
-    kept = dataclasses.replace(other, exploration=outcome.exploration, mixture=words, search=None)
-    return ready, kept
+    if num_modes > number:
+        left_out = num_modes - number
+        words += f"; {left_out} more modes are left out, which num_components='auto' has"
+    words += NO_OTHERS * has_others
+    found = dataclasses.replace(other, exploration=outcome.exploration, mixture=words, search=None)
+    return ready, found
 
 
 def _components(
     search: MultiStart, wanted: int | str, rng: np.random.Generator
 ) -> tuple[list[State], np.ndarray, int]:
-    """Return the Gaussians to begin with, their log weights, and the number of modes without one.
+    """Return the Gaussians to begin with, their log weights, and the number of modes.
 
     Of more modes than are wanted the heaviest are taken. Of fewer, the others are narrower, at
     draws of the best Gaussian with the largest importance weights.
@@ -227,7 +243,7 @@ def _components(
         states += [space.at(theta[index], sd) for index in highest]
         rest = log_weights + math.log1p(-more / number)
         log_weights = np.concatenate([rest, np.full(more, -math.log(number))])
-    return states, log_weights, len(found) - len(order)
+    return states, log_weights, len(found)
 
 
 def _of_one(outcome: Outcome, why: str) -> Outcome:

@@ -58,7 +58,7 @@ def report(result: Any, complete: bool) -> str:
 
     :param complete: with the diagnostics, which are computed if they are not known.
     """
-    state = result.verdict if result.converged else "NOT converged"
+    state = result.verdict.replace("not", "NOT")
     count = len(result.trace)
     steps = "step" if count == 1 else "steps"
     lines = [f"FitResult: {state} after {count} {steps}, {result.seconds:.1f} s"]
@@ -175,8 +175,7 @@ def plot(result: Any) -> Any:
     diagnostics = result.diagnostics
     _plot_weights(figure.add_subplot(grid[0, 1]), diagnostics)
     _plot_marginals(figure.add_subplot(grid[1, 1]), diagnostics.worst(NUM_SHOWN))
-    state = "converged" if result.converged else "not converged"
-    dim = f"{result.dim:,}"
+    dim, state = f"{result.dim:,}", result.verdict
     figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {len(result.trace)} steps")
     return figure
 

@@ -23,7 +23,7 @@ from ngvi.inference.saved import serialize
 from ngvi.inference.saved.file_hooks import FileHooks
 from ngvi.inference.tells import TellsWhatItHas
 from ngvi.inference.trace import Trace
-from ngvi.inference.verdict.outcome import NOT_CONVERGED, FoundOptimum, Restart
+from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL, FoundOptimum, Restart
 from ngvi.inference.verdict.validation import Validation
 from ngvi.latents import html
 
@@ -50,7 +50,8 @@ class Fitted(TellsWhatItHas):
     #: An account of each step.
     trace: Trace
     #: ``"certified"``: the bound is within the tolerance of this optimum, and no better one is
-    #: likely; ``"local"``: others have not been ruled out; or ``"not converged"``.
+    #: likely; ``"local"``: others have not been ruled out; ``"not converged"``; or of ``update``
+    #: ``"approximate"``: earlier rows count as Gaussians, and the optimum of all may be elsewhere.
     verdict: str
     #: Why the fit stopped and, if it has not converged, what to try.
     reason: str
@@ -207,7 +208,7 @@ class Fitted(TellsWhatItHas):
     @property
     def converged(self) -> bool:
         """True if the upper 95 % limit of what is left to this optimum is at most the tolerance."""
-        return self.verdict != NOT_CONVERGED
+        return self.verdict in (CERTIFIED, LOCAL)
 
     @property
     def losses(self) -> np.ndarray:

@@ -13,7 +13,8 @@ the natural gradient is the gain that a quadratic bound would still have. The gr
   whenever the bound has stopped rising; the search may end when that has happened three times.
 - The trust region in KL is as in :mod:`~ngvi.inference.local_search`.
 
-Where an optimum is reached, ``gap`` is the upper 95 % limit of what is left by these estimates.
+The certificate is the upper 95 % limit of what is left: by the signals of the last noisy steps, or
+where there are few of these by the groups of one (:mod:`~ngvi.inference.verdict.certificate`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from ngvi.inference.estimate import Direction, Estimate, Sample, State, Step
 from ngvi.inference.metric import Metric
 from ngvi.inference.options import LEVELS
 from ngvi.inference.search import Search, Status, Steps
-from ngvi.inference.verdict.certificate import Certificate
+from ngvi.inference.verdict.certificate import Certificate, quadratic
+
+#: Words for the model's own parameters, along which no natural gradient says what is left.
+OF_PARAMETERS = "along the model's own parameters the bound has stopped rising"
 
 
 class StochasticSearch(Search):
@@ -72,7 +76,7 @@ class StochasticSearch(Search):
         self._record(estimate, sample, self.step_size)
         if self.problem.space.has_model_parameters:
             self._look_for_plateau()
-        return self._why_over() or self._move(metric, estimate.mean)
+        return self._why_over(metric, estimate) or self._move(metric, estimate.mean)
 
     def _has_fallen(self, estimate: Estimate) -> bool:
         """Return whether the last step lost more than the noise of the draws before and after."""
@@ -95,14 +99,19 @@ class StochasticSearch(Search):
         self._step = None
         return None
 
-    def _why_over(self) -> Status | None:
+    def _why_over(self, metric: Metric, estimate: Estimate) -> Status | None:
         is_settled = (
             not self.problem.space.has_model_parameters
             or self._num_plateaus >= self.options.stochastic.num_plateaus
         )
         if self.gap <= self.tolerance and is_settled:
-            self.certificate = Certificate(self.gap, self.gap)
-            return Status.OPTIMUM
+            upper = self.gap  # of many signals
+            if len(self._signals) < self._window:
+                upper = max(upper, quadratic(metric, estimate, LEVELS.confidence).upper)
+            beside = OF_PARAMETERS if self.problem.space.has_model_parameters else ""
+            self.certificate = Certificate(self.gap, upper, beside=beside)
+            if self.certificate.is_met(self.tolerance):
+                return Status.OPTIMUM
         return Status.MAX_STEPS if len(self.trace) >= self.monitor.max_steps else None
 
     def _move(self, metric: Metric, natural: Direction) -> Status | None:

@@ -343,10 +343,11 @@ class FitResult(Fitted):
         Natural-gradient steps on the new rows alone, whose cost the number of earlier rows does not
         change. It is exact for conjugate models. Otherwise sites of earlier rows stay what they
         were when these came, and ``change.drift`` adds up, in nats, half of the variance that
-        ``log w`` had each time: what their being Gaussians costs. :attr:`reason` says so where a
-        fit of all rows may be elsewhere. ``bound`` is then an estimate of all rows' bound, which
-        without the earlier ones nobody knows: ``bound_error`` has these variances in it. The fit
-        and its guide stay as they are::
+        ``log w`` had each time: what their being Gaussians costs. Where twice as much is more than
+        the tolerance the verdict is ``"approximate"``, and it warns: the optimum of all rows may be
+        elsewhere. ``bound`` is then an estimate of all rows' bound, which
+        without the earlier ones nobody knows: ``bound_error`` has these variances in it. It warns
+        of rows that the result has. The fit and its guide stay as they are::
 
             result = fit(model, X[:1000], y[:1000])
             result = result.update(X[1000:2000], y[1000:2000])

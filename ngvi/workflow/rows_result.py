@@ -12,18 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._warn import warn
 from ngvi.families.draws import noise_dim
 from ngvi.families.gaussian import centred
 from ngvi.inference.first_look import check_seen
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.result import KEPT
+from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL
 from ngvi.latents.layout import Site
-from ngvi.workflow.arviz import ArvizGroups
+from ngvi.workflow.arviz import ArvizGroups, constant_data
 from ngvi.workflow.climb import climb, polished
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.loo import Pointwise, leave_out
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.streaming import account, check_shapes, in_one_step, next_change
+from ngvi.workflow.streaming import account, check_shapes, in_one_step, is_part, next_change
 from ngvi.workflow.target import Target, depends
 from ngvi.workflow.units import Units, check_rows, make_units
 
@@ -87,13 +89,27 @@ def updated(result: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             f"update() runs the model with the new rows, and it does not run: {error}\nGive rows "
             "like those of the fit, and of known groups."
         ) from error
-    check_shapes(_shapes(result), shapes)
+    before = _shapes(result)
+    check_shapes(before, shapes)
+    if is_part(*(_rows(one, found) for one, found in ((new, shapes), (result, before)))):
+        warn(
+            "update() takes rows that are among those of the result once more, and counts them "
+            "twice: give new rows alone."
+        )
     if (seen := ppl.look(result.model, args, kwargs)) is not None:
         check_seen(seen, result.model, args, kwargs, True, ppl.log_densities)
     with _computed(), new._at_model():
         q = _dense(result)
     new.change = next_change(result, q)
     return climbed(new, result, q, "update")
+
+
+def _rows(result: Any, groups: ArvizGroups) -> dict[str, np.ndarray]:
+    """Return the data of which each element of the first axis is a row, by name."""
+    observed = {name: site.value for name, site in groups.observed.items() if site.value.ndim}
+    found = observed | constant_data(result.model, result.args, result.kwargs, groups.observed)
+    count = max((len(value) for value in observed.values()), default=0)
+    return {k: v for k, v in found.items() if v.ndim and len(v) == count and count}
 
 
 def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
@@ -117,6 +133,8 @@ def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
         log_weights = problem.log_weights(state, noise)
         cost = dataclasses.replace(problem.objective.cost)
     fields = account(old, steps, log_weights, new.change)
+    if old.converged and fields["verdict"] not in (CERTIFIED, LOCAL):
+        warn(f"{what}: {fields['reason']}.")
     return moved._with_fields(cost=cost, seconds=time.perf_counter() - start_time, **fields)
 
 

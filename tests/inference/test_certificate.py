@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import numpy as np
 import pytest
 from scipy.stats import binom
@@ -17,6 +19,7 @@ from tests.inference.numpy_problem import (
     divergence,
     gaussian,
 )
+from tests.test_form import ROOT
 
 CONFIDENCE, NUM_SEEDS = 0.95, 100
 
@@ -76,3 +79,44 @@ def test_without_noise_it_is_the_gap():
         found = test(target, state, sample)
         assert found.gap == pytest.approx(0.09) and found.upper == pytest.approx(0.09, abs=1e-6)
         assert found.is_met(0.0901) and not found.is_met(0.0899)
+
+
+#: Every function that says an optimum is reached, makes a certificate, or gives a verdict, and the
+#: limit by which it does.
+CLAIMS = {
+    "certificate.UNKNOWN": "none: infinite",
+    "certificate.quadratic": "upper limit of the groups' differences, by a quadratic model",
+    "certificate.stepped": "upper limit of the groups' differences, by steps",
+    "local_search._last_stages": "the certificate of fresh draws, which is within the tolerance",
+    "stochastic._why_over": "the certificate: of many signals, or quadratic; within the tolerance",
+    "runs.optimum": "none: infinite, of a search that has not ended",
+    "outcome.verdict": "the certificate, the checks, and the probability of a better optimum",
+    "streaming.account": "what steps leave and what the drift leaves open; else not that of before",
+    "call._keep": "none: not converged",
+}
+
+
+def test_every_claim_of_an_optimum_has_a_limit():
+    """A new place that claims something gets a row here, and computes the limit that it names."""
+    found = set()
+    for path in ROOT.glob("*ngvi/**/*.py"):
+        tree = ast.parse(path.read_text())
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        constants = [node for node in tree.body if isinstance(node, ast.Assign)]
+        told = [(one.name, one) for one in functions]
+        told += [(ast.unparse(one.targets[0]), one.value) for one in constants]
+        found |= {f"{path.stem}.{k}" for k, one in told if any(map(is_claim, ast.walk(one)))}
+    assert found == {*CLAIMS}
+
+
+def is_claim(node):
+    if isinstance(node, ast.Return | ast.Assign):
+        told = {ast.unparse(part) for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        is_compared = any(isinstance(part, ast.Compare) for part in ast.walk(node))
+        verdicts = {"CERTIFIED", "LOCAL", "APPROXIMATE", "NOT_CONVERGED"}
+        return not is_compared and bool("Status.OPTIMUM" in told or names & verdicts)
+    named = isinstance(node, ast.keyword) and node.arg == "verdict"
+    told = ast.unparse(node.value) if named else ""
+    made = isinstance(node, ast.Call) and ast.unparse(node.func) == "Certificate"
+    return made or told.isupper()

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from ngvi.inference.search import Status
 from ngvi.inference.stochastic import StochasticSearch
@@ -45,6 +46,21 @@ def test_it_reaches_the_optimum_about_within_the_tolerance(name):
     assert search.status is Status.OPTIMUM and search.certificate.is_met(TOLERANCE)
     gap = best(target, search.state)[1] - exact_bound(target, search.state)
     assert -1e-4 < gap < 1.5 * TOLERANCE
+    # The limit is above the estimate, and says what it leaves out.
+    test = search.certificate
+    assert test.upper >= test.gap and bool(test.beside) == ("own" in TARGETS[name])
+
+
+def test_few_noisy_signals_are_no_limit():
+    """One estimate of four groups that happens to be small says little of what is left."""
+    target = Target(gaussian, noise=0.05, is_subsampled=True)
+    missed = 0
+    for seed in range(40):
+        search = search_of(StochasticSearch, target, seed=seed)
+        search.advance()
+        gap = best(target, search.state)[1] - exact_bound(target, search.state)
+        missed += gap > search.certificate.upper
+    assert missed <= binom.ppf(0.999, 40, 0.05)
 
 
 def only_at_the_start(state, value):

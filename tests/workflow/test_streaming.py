@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ngvi.workflow.streaming import is_part
 from tests import models
 from tests.inference.results import result, shared_result
 from tests.ppl import SLOW_IN_NUMPYRO, load
@@ -76,6 +77,38 @@ def test_ten_batches_of_a_regression_are_nearly_a_fit_of_all_rows():
         precision = np.linalg.inv(ppl.numpy(full.family.covariance_matrix))
         assert 0.5 * step @ precision @ step < 0.05
         assert len(some.sites()) == 100
+        # The same rows again count twice, which is said; others like them are no news.
+        again = {"X": X[rows], "y": y[rows]}
+        assert is_part(again, {"X": X, "y": y}) and is_part({"X": X, "y": y}, again)
+        assert not is_part(again, {"X": X[:500], "y": y[:500]})
+        assert not is_part({"y": y[rows][:5]}, {"y": y})
+        with pytest.warns(UserWarning, match="counts them twice"):
+            some.update(ppl.array(X[rows]), ppl.array(y[rows]))
+
+
+def test_an_update_far_from_the_optimum_of_all_rows_is_not_certified(pyro_backend):
+    """By a fit of all rows the end is 0.4 nats below their optimum, and more than the tolerance."""
+    ppl, rng = pyro_backend, np.random.default_rng(0)
+    X, w = rng.normal(size=(80, 12)), rng.normal(size=12)
+    y = (rng.uniform(size=80) < 1 / (1 + np.exp(-X @ w))).astype(float)
+    with ppl.float64():
+        model, half = models.logistic(ppl), slice(40)
+        full = ppl.fit(model, ppl.array(X), ppl.array(y))
+        some = ppl.fit(model, ppl.array(X[half]), ppl.array(y[half]))
+        with pytest.warns(UserWarning, match="update: .* count as Gaussians"):
+            both = some.update(ppl.array(X[40:]), ppl.array(y[40:]))
+        noise = np.random.default_rng(0).standard_normal((2000, 12))
+        with full._at_end() as (problem, state):
+            best = problem.log_weights(state, noise)
+        with full._with_fields(params=both.params)._at_end() as (problem, state):
+            gaps = best - problem.log_weights(state, noise)
+    assert 0.05 < gaps.mean() < both.change.left_open
+    assert (some.verdict, both.verdict, both.converged) == ("certified", "approximate", False)
+    found = both.diagnostics
+    assert found.verdict.startswith("partial: earlier rows count as Gaussians")
+    # Both bounds are of all rows.
+    assert 0 <= found.importance_weighted_bound - both.bound < both.bound_error
+    assert abs(both.bound - full.bound) < 3 * both.bound_error
 
 
 # -- what is refused ------------------------------------------------------------------

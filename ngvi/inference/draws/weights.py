@@ -22,6 +22,7 @@ from ngvi.inference.draws.weights_verdict import ALIKE, MAX_LATENTS
 from ngvi.inference.options import LEVELS
 from ngvi.inference.prices import num_affordable
 from ngvi.inference.problem import Problem
+from ngvi.inference.verdict.outcome import APPROXIMATE
 
 
 def check_corrected(corrected: bool | str) -> bool | None:
@@ -44,7 +45,7 @@ def diagnosed(result: Any, num_draws: int | None, seed: int | list[int]) -> Diag
         if why := _without_weights(problem):
             return undefined(why)
         most = num_affordable(result, LEVELS.more_draws * NUM_DRAWS)
-        found, elsewhere = diagnose(problem, state, num_draws, seed, most), _elsewhere(result)
+        found, elsewhere = diagnose(problem, state, num_draws, seed, most), _unseen(result)
         is_small = result.dim <= MAX_LATENTS
         if is_small and not elsewhere and not _without_density(result, problem):
             found = with_heavier_tails(problem, state, found, seed)
@@ -75,7 +76,7 @@ def corrected_latents(
             "silence."
         )
         return None
-    if fault := "; ".join(filter(None, [found.fault, _elsewhere(result)])):
+    if fault := "; ".join(filter(None, [found.fault, _unseen(result)])):
         warn(f"Corrected draws may be wrong: {fault}. result.nuts() goes on by NUTS.")
     return found.latents
 
@@ -122,6 +123,12 @@ def _without_density(result: Any, problem: Problem) -> str:
     if [part is result.guide for part in result._gaussians()] != [True]:
         return f"the guide ({type(result.guide).__name__}) is no NaturalGaussianGuide"
     return why_undefined(result, problem)
+
+
+def _unseen(result: Any) -> str:
+    """Say of what importance weights see nothing, if so."""
+    drift = result.change.in_words() if result.verdict == APPROXIMATE else ""
+    return "; ".join(filter(None, [drift, _elsewhere(result)]))
 
 
 def _elsewhere(result: Any) -> str:

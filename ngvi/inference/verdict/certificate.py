@@ -34,6 +34,7 @@ class Certificate(NamedTuple):
     gap: float  #: ``G``.
     upper: float  #: Upper confidence limit of the gap.
     noise: float = 0.0  #: The part of ``G`` that is the sample's noise.
+    beside: str = ""  #: What the limit leaves out, in words.
 
     def is_met(self, tolerance: float) -> bool:
         """Return whether the upper limit is at most the tolerance."""

@@ -17,6 +17,8 @@ from ngvi.inference.verdict.checks import Finding
 from ngvi.inference.verdict.optima import Exploration, Optimum
 
 CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
+#: Verdict on rows that ``update`` has added, of which the earlier ones count as Gaussians.
+APPROXIMATE = "approximate"
 
 #: A standard deviation of an unconstrained latent that is worth a remark.
 WIDE = 1e4
@@ -172,7 +174,8 @@ def in_words(
         upper = in_digits_apart(optimum.certificate.upper, tolerance)
         within = f"the bound is within {upper} nats of its optimum"
         others = outcome.mixture or _others(outcome, effort)
-        return f"{within} (95 % limit, tolerance {tolerance:g}); {others}"
+        limit = f"95 % limit, tolerance {tolerance:g}"
+        return "; ".join(filter(None, [f"{within} ({limit})", optimum.certificate.beside, others]))
     if outcome.ending is not None:
         return f"{outcome.ending.value} with the bound {left}. Go on with fit(..., init=result)"
     if optimum.is_certified:
