@@ -96,7 +96,8 @@ def test_of_a_gaussian_model_it_is_the_marginal_likelihood_and_so_is_the_bound_a
 def test_fit_of_a_gaussian_models_own_parameters_is_by_maximum_likelihood(ppl):
     model = _gaussian(ppl)
     guide = ppl.package.ReparametrizedGaussianGuide(model)
-    result = ppl.fit(model, ppl.array(VALUES.T), guide=guide, tolerance=1e-4)
+    options = {"tolerance": 1e-4, "effort": "quick"}
+    result = ppl.fit(model, ppl.array(VALUES.T), guide=guide, **options)
     assert result.converged
     found = np.array([ppl.numpy(result.params[name]) for name in NAMES])
     np.testing.assert_allclose(found, _best(), atol=0.01)

@@ -71,7 +71,7 @@ def test_minibatches_that_do_not_fill_the_rows_have_the_bound_of_all(ppl):
             ppl.sample("y", ppl.dist.Normal(mean, 1.0), obs=y[rows])
 
     with ppl.float64():
-        found = [ppl.fit(model, ppl.array(y), size, reparametrize=False) for size in (143, 30)]
+        found = [ppl.fit(model, ppl.array(y), size, effort="quick") for size in (143, 30)]
     whole, parts = found
     assert parts.converged
     assert parts.bound == pytest.approx(whole.bound, rel=1e-12)
@@ -94,7 +94,9 @@ def test_latents_of_rows_that_stand_twice_in_a_minibatch_have_the_bound_of_all(p
     with ppl.float64():
         guides = (ppl.guide(model, create_plates=plates) for _ in range(2))
         runs = zip((23, 9), guides, strict=True)
-        whole, parts = (ppl.fit(model, ppl.array(y), n, guide=guide) for n, guide in runs)
+        whole, parts = (
+            ppl.fit(model, ppl.array(y), n, guide=guide, effort="quick") for n, guide in runs
+        )
     assert parts.converged
     assert parts.bound == pytest.approx(whole.bound, abs=0.1)
     means = [ppl.numpy(found.posterior.mean) for found in (whole, parts)]
@@ -135,9 +137,9 @@ def test_batches_of_unequal_sizes_in_any_order_give_the_fit_of_all_rows(name):
             order = parts if len(passes) % 2 else parts[::-1]
             return ([ppl.array(part) for part in batch] for batch in order)
 
-        model = _model(ppl)
-        whole = ppl.fit(model, ppl.array(X), ppl.array(y), scale=0.5)
-        found = ppl.fit(model, batches=batches, scale=0.5)
+        model, options = _model(ppl), {"scale": 0.5, "effort": "quick"}
+        whole = ppl.fit(model, ppl.array(X), ppl.array(y), **options)
+        found = ppl.fit(model, batches=batches, **options)
         for key, values in whole.sample(1).items():
             assert found.sample(1)[key].shape == values.shape
         mean, expected = (ppl.numpy(result.family.loc) for result in (found, whole))
@@ -154,7 +156,7 @@ def test_batches_of_unequal_sizes_in_any_order_give_the_fit_of_all_rows(name):
         with pytest.warns(
             UserWarning, match=r"not finite at any start.*batch 2, counted from zero"
         ):
-            assert not ppl.fit(model, batches=bad, scale=0.5).converged
+            assert not ppl.fit(model, batches=bad, **options).converged
         with pytest.raises(ValueError, match=r"cover 80% of the rows.*drop_last"):
             ppl.fit(model, batches=[tuple(map(ppl.array, part)) for part in parts[:2]], scale=0.5)
 
@@ -190,7 +192,7 @@ def test_a_loader_feeds_fit_and_svi(name):
         precision = np.eye(2) / 4 + X.T @ X
         exact, sd = np.linalg.solve(precision, X.T @ y), np.linalg.inv(precision).diagonal() ** 0.5
         model, loader = _model(ppl), _loader(ppl, X, y, 10)
-        found = ppl.fit(model, batches=loader)
+        found = ppl.fit(model, batches=loader, effort="quick")
         np.testing.assert_allclose(ppl.numpy(found.family.loc), exact, rtol=1e-6)
         ppl.forget()
         options = {}

@@ -83,7 +83,7 @@ def test_scales_far_from_one_need_no_care(ppl):
         sigma = ppl.sample("sigma", ppl.dist.HalfCauchy(ppl.array(1e4)))
         ppl.sample("y", ppl.dist.Normal(x @ weights, sigma).to_event(1), obs=y)
 
-    result = ppl.fit(model, ppl.array(x), ppl.array(y))
+    result = ppl.fit(model, ppl.array(x), ppl.array(y), effort="quick")
     assert result.converged
     expected = np.linalg.lstsq(x, y, rcond=None)[0]
     sds = ppl.numpy(result.family.stddev)[:2]
@@ -98,7 +98,7 @@ def test_going_on_keeps_the_parameters_of_the_model(ppl):
             ppl.sample("y", ppl.dist.Normal(mean, noise), obs=y)
 
     y = ppl.array(np.random.default_rng(0).normal(5.0, 2.0, 30))
-    first = ppl.fit(model, y)
+    first = ppl.fit(model, y, effort="quick")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one step is too few for a verdict
         again = ppl.fit(model, y, init=first, max_steps=1)
@@ -115,7 +115,8 @@ def test_a_start_where_the_density_overflows_is_rescued(ppl):
         rate = ppl.sample("rate", ppl.dist.Normal(ppl.array(0.0), 100.0))
         ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(10.0 * rate)), obs=y)
 
-    result = ppl.fit(model, ppl.array(3.0), init_loc_fn=ppl.start_at(rate=4.0))
+    start = ppl.start_at(rate=4.0)
+    result = ppl.fit(model, ppl.array(3.0), init_loc_fn=start, effort="quick")
     assert result.converged
     assert ppl.numpy(result.family.loc)[0] == pytest.approx(np.log(3.0) / 10, abs=0.05)
 
@@ -150,8 +151,9 @@ def test_data_with_nan_are_an_error_that_names_them(ppl, pyro_validates):
 def test_infinite_data_that_a_trace_hides_end_in_a_verdict_that_can_be_printed():
     """The model's own indexing is traced in NumPyro, so that its data are not seen at the door."""
     ppl = load("numpyro")
+    y = ppl.array([1.0, np.inf, 2.0])
     with pytest.warns(UserWarning, match="not converged"):
-        result = ppl.fit(models.location(ppl), ppl.array([1.0, np.inf, 2.0]))
+        result = ppl.fit(models.location(ppl), y, effort="quick")
     assert not result.converged
     assert "not finite" in result.reason and "'y'" in result.reason
     assert finite(ppl, result) and len(result.trace) == 0
@@ -172,7 +174,7 @@ def test_parameters_of_the_model_are_optimised_too(ppl):
             z = ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), scale))
             ppl.sample("y", ppl.dist.Normal(z, 1.0), obs=y)
 
-    result = ppl.fit(model, ppl.array(y))
+    result = ppl.fit(model, ppl.array(y), effort="quick")
     assert result.converged
     expected = np.sqrt(np.mean(y**2) - 1.0)
     np.testing.assert_allclose(ppl.numpy(result.params["scale"]), expected, rtol=0.05)
@@ -213,7 +215,7 @@ def test_other_optima_are_looked_for_and_all_are_kept(ppl):
 
 def test_a_fit_in_float32_stays_there(ppl):
     with ppl.precision("float32"):
-        result = ppl.fit(models.location(ppl), ppl.array(models.Y))
+        result = ppl.fit(models.location(ppl), ppl.array(models.Y), effort="quick")
         assert result.converged
         assert ppl.dtype(result.family.loc) == "float32"
         loc = ppl.numpy(result.family.loc)[0]
@@ -230,7 +232,7 @@ def _regression(ppl, X, y, prior, noise):
             ppl.sample("y", ppl.dist.Normal(X @ weights, noise), obs=y)
 
     with ppl.precision("float32"):
-        result = ppl.fit(model, ppl.array(X), ppl.array(y), ppl.array(prior))
+        result = ppl.fit(model, *map(ppl.array, (X, y, prior)), effort="quick")
         mean, sds = (
             ppl.numpy(one).astype(float) for one in (result.family.mean, result.family.stddev)
         )
@@ -282,8 +284,8 @@ def test_the_guide_and_the_store_end_at_the_result_whatever_was_there(pyro):
         pyro.sample("z", pyro.dist.Normal(pyro.array(np.ones(7)), 3.0).to_event(1))
 
     model, args = conjugate(pyro)
-    first = pyro.fit(other)
-    result = pyro.fit(model, *args)
+    first = pyro.fit(other, effort="quick")
+    result = pyro.fit(model, *args, effort="quick")
     assert (first.family.dim, result.family.dim) == (7, 3)
     store = pyro.lib.get_param_store()
     assert set(result.params) == set(store.keys())
@@ -294,7 +296,7 @@ def test_the_guide_and_the_store_end_at_the_result_whatever_was_there(pyro):
 
 
 def test_the_store_is_as_it_was_after_an_error(pyro):
-    before = pyro.fit(models.location(pyro), pyro.array(models.Y)).params
+    before = pyro.fit(models.location(pyro), pyro.array(models.Y), effort="quick").params
 
     def wrong():
         pyro.sample("z", pyro.dist.Normal(0.0, 1.0))
@@ -312,7 +314,7 @@ def test_random_numbers_and_dtypes_are_the_users(pyro):
     model, args = models.location(pyro), (pyro.array(models.Y),)
 
     def run(**options):
-        options = {"progress_bar": False, "curvature": "stein", **options}
+        options = {"progress_bar": False, "curvature": "stein", "effort": "quick", **options}
         return pyro.package.fit(model, *args, **options).bound
 
     torch.manual_seed(3)
@@ -336,6 +338,6 @@ def test_a_matrix_that_is_not_definite_ends_no_fit(pyro):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = pyro.fit(model, torch.ones(2), max_steps=30)
+        result = pyro.fit(model, torch.ones(2), max_steps=30, effort="quick")
     assert len(result.trace) > 0
     assert finite(pyro, result)

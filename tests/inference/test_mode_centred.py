@@ -150,6 +150,7 @@ def fitted(ppl):
     return _FITTED[ppl.name]
 
 
+@SLOW_IN_NUMPYRO
 def test_the_better_bound_is_kept_and_told(ppl, fitted):
     plain, result, store = fitted
     assert type(plain.guide).__name__ == "NaturalGaussianGuide" and len(plain.restarts) == 1

@@ -29,7 +29,7 @@ def test_fit_sums_out_discrete_latents_beside_latents_in_a_plate(ppl, marked):
     of_pairs = 0.5 * (of_loc[:, :, None] + of_loc[:, None, :])
     joint = of_pairs.prod(0) * normal(grid, -3.0)[:, None] * normal(grid, 3.0)
     evidence = np.log(joint.sum() * (grid[1] - grid[0]) ** 2)
-    result = ppl.fit(mixture, ppl.array(y))
+    result = ppl.fit(mixture, ppl.array(y), effort="quick")
     assert result.converged
     assert -0.05 < result.bound - evidence < 0.02
     assert result.sample(3)["loc"].shape == (3, 2)
@@ -46,7 +46,7 @@ def test_a_model_without_continuous_latents_is_fitted_by_maximum_likelihood(ppl)
             at = centres[which if ppl.is_numpyro else which.long()]
             ppl.sample("y", ppl.dist.Normal(at, 1.0), obs=y)
 
-    result = ppl.fit(mixture, ppl.array(y))
+    result = ppl.fit(mixture, ppl.array(y), effort="quick")
     centres = ppl.numpy(result.params["centres"])
     np.testing.assert_allclose(centres, [-5.0, 5.5], atol=0.2)
     density = np.exp(-0.5 * (y - centres[:, None]) ** 2) / np.sqrt(2 * np.pi)
@@ -71,7 +71,8 @@ def test_minibatches_visit_local_latents(ppl):
             x = ppl.sample("x", ppl.dist.Normal(mu, 1.0))
             ppl.sample("y", ppl.dist.Normal(x, 0.5), obs=y[index])
 
-    result = ppl.fit(model, ppl.array(y), guide=ppl.guide(model, create_plates=plates))
+    guide = ppl.guide(model, create_plates=plates)
+    result = ppl.fit(model, ppl.array(y), guide=guide, effort="quick")
     assert result.converged
     prior = np.diag([4.0, 1.0, 1.0, 1.0, 1.0])  # of mu and of x - mu
     design = np.eye(5)
@@ -98,7 +99,7 @@ def test_improper_priors_have_a_structure_and_a_predictive_distribution(ppl):
             ppl.sample("y", ppl.dist.Normal(x, 0.5), obs=y)
 
     y = np.array([1.0, 3.0, -1.0])
-    result = ppl.fit(model, ppl.array(y), family="sparse_precision")
+    result = ppl.fit(model, ppl.array(y), family="sparse_precision", effort="quick")
     assert result.converged
     mean = ppl.numpy(result.family.mean)
     np.testing.assert_allclose(mean[0], y.mean(), atol=1e-4)
@@ -117,7 +118,7 @@ def test_supports_that_depend_on_other_latents_are_those_of_the_draw(ppl):
 
     # p(a) = 1, p(b | a) = 1 / (1 - a): the integral of a^70 b^20 (1 - a - b)^10 / (1 - a).
     evidence = special.betaln(71, 31) + special.betaln(21, 11)
-    result = ppl.fit(model, ppl.array([70.0, 20.0, 10.0]))
+    result = ppl.fit(model, ppl.array([70.0, 20.0, 10.0]), effort="quick")
     assert result.converged
     assert -0.05 < result.bound - evidence < 0.02
     draws = {site: ppl.numpy(value) for site, value in result.sample(500).items()}
@@ -135,7 +136,7 @@ def test_a_start_where_parameters_of_a_distribution_are_nan_is_one_start_fewer(p
         x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
         ppl.sample("y", ppl.dist.Normal(x * x / x, scale), obs=ppl.array(2.0))
 
-    result = ppl.fit(model, 1.0)
+    result = ppl.fit(model, 1.0, effort="quick")
     assert result.converged
     assert float(result.family.mean[0]) == pytest.approx(1.0, abs=1e-3)
     with pytest.raises(ValueError, match="scale"):
@@ -154,7 +155,7 @@ def test_numpy_data_may_be_indexed_by_a_plate_in_whatever_the_result_does(numpyr
         with numpyro.plate("data", 6, subsample_size=3) as index:
             numpyro.sample("y", dist.Normal(mu, 1.0), obs=y[index])
 
-    result = fit(model, np.arange(6.0), progress_bar=False)
+    result = fit(model, np.arange(6.0), progress_bar=False, effort="quick")
     assert result.sample(2)["twice"].shape == (2,)
     assert result.predictive(num_samples=2)["y"].shape == (2, 3)
 
