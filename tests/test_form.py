@@ -76,6 +76,7 @@ CONSTANTS = {
     "ngvi.inference.stochastic.DECAY": "Adam's, of Kingma and Ba (2015)",
     "ngvi.inference.stochastic.EPSILON": "Adam's, of Kingma and Ba (2015)",
     "ngvi.inference.stochastic.SQUARE_DECAY": "Adam's, of Kingma and Ba (2015)",
+    "pyro_ngvi.inference.first_look.OF_LOOPS": "ten times those of most models",
     "ngvi.inference.prices.PART": "what a user hardly notices beside the fit",
     "ngvi.inference.prices.FREE": "what a user hardly notices",
     "ngvi.inference.prices.FEW_DRAWS": "as many as a validation takes at least",

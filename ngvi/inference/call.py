@@ -20,7 +20,14 @@ from ngvi.inference.draws.psis import undefined
 from ngvi.inference.estimate import State
 from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites, without_density
 from ngvi.inference.mixture_fit import check_beside, check_density, mixed
-from ngvi.inference.mode_centred import Attempt, alone, check_reparametrize, compared
+from ngvi.inference.mode_centred import (
+    NOT_TRIED,
+    Attempt,
+    alone,
+    check_reparametrize,
+    compared,
+    may_gain,
+)
 from ngvi.inference.monitor import COMPONENTS
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.problem import Problem
@@ -52,6 +59,7 @@ class FitCall:
     rng: np.random.Generator  #: Random numbers of the search.
     seed_in_words: str  #: The user's way to give a seed.
     first_phase = "setting up"  #: Phase before the first step.
+    has_loops = False  #: True if the model runs a loop.
     #: Return what a first run of a model with its arguments shows; None if it does not run.
     look: Callable[[Callable, tuple, dict[str, Any]], Seen | None]
     #: Return the log density of each element of the observed sites, at a run of a model.
@@ -150,6 +158,7 @@ class FitCall:
             if given.init is not None and seen.latents:
                 check_has_latents(given.init, seen.latents)
             warn_of_unknown_sites(seen, given.init_loc_fn)
+            self.has_loops = seen.has_loops
         self._begin_at_file()
         given = self.given
         make_guide = guide_maker(self.guide_type, given.family, given.init)
@@ -260,10 +269,16 @@ class FitCall:
         self, ready: Ready, problem: Problem, state: State | None
     ) -> tuple[Ready, Outcome, Problem]:
         """Return the guide that is kept, its outcome and its problem."""
-        found = self.by_modes(ready)
-        if found is not None and found.is_enough:
-            return found.ready, found.outcome, found.ready.problem
-        outcome, first = self.optimise(problem, state), ready
+        first, found, outcome = ready, None, None
+        if self.has_loops and self.reparametrize == "auto" and may_gain(ready, "auto"):
+            outcome = self.optimise(problem, state)  # where modes are expensive, it goes first
+        if outcome is not None and (outcome.converged or outcome.ending is not None):
+            outcome.by_modes = NOT_TRIED
+        else:
+            found = self.by_modes(ready)
+            if found is not None and found.is_enough:
+                return found.ready, found.outcome, found.ready.problem
+        outcome = outcome or self.optimise(problem, state)
         if self.is_mixed:
             ready, outcome = self.mixed(ready, outcome)
         else:

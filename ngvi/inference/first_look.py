@@ -32,6 +32,7 @@ class Seen:
     :ivar beyond: what was found of indices beyond the end of an array, or nothing.
     :ivar unrepeatable: where another run for the same latents differs from this one, in words.
     :ivar unknown: which handler around the model has a value for what is no site, by that name.
+    :ivar has_loops: whether the model runs a loop, which takes long to differentiate.
     """
 
     arguments: tuple[tuple, dict[str, Any]]
@@ -42,6 +43,7 @@ class Seen:
     beyond: str = ""
     unrepeatable: str = ""
     unknown: dict[str, str] = field(default_factory=dict)
+    has_loops: bool = False
 
     def observe(
         self, name: str, value: np.ndarray | None, support: Any, is_in: Callable | None = None

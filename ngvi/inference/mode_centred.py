@@ -29,10 +29,10 @@ from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import LEVELS
 from ngvi.inference.request import FitArguments, Request
 from ngvi.inference.verdict.optima import Optimum
-from ngvi.inference.verdict.outcome import CERTIFIED, Ending, Outcome
+from ngvi.inference.verdict.outcome import BY_MODES, CERTIFIED, Ending, Outcome
 
-#: The name of a second fit among the restarts of a result.
-BY_MODES = "locals by their modes"
+#: The bound of locals by their modes where these would be searched for through a loop.
+NOT_TRIED = "not known: each step to them runs the model's loop; reparametrize=True takes it"
 #: Arguments of ``fit`` that leave no choice of the latents' coordinates.
 NO_CHOICE = "guide", "init", "family", "curvature", "batches"
 
@@ -71,8 +71,13 @@ def _is_default(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value == "auto")
 
 
-def _may_gain(first: Any) -> bool:
-    """Return whether there are latents in plates, and others."""
+def may_gain(first: Any, reparametrize: bool | str) -> bool:
+    """Return whether locals by their modes are asked for, and there are such and others.
+
+    :param reparametrize: what :func:`check_reparametrize` returned.
+    """
+    if reparametrize is False or first.problem.objective.is_subsampled:
+        return False
     are_local = [any(plate.size > 1 for plate in site.plates) for site in first.guide.sites]
     # Given parameters of the model's own the map of the locals is one affine map: of latents that
     # all are local a Gaussian family has the same optimum in both coordinates.
@@ -100,7 +105,7 @@ def alone(
     :param search: for an optimum, and for others where a function says that it is good.
     :return: nothing where there is none.
     """
-    if reparametrize is False or first.problem.objective.is_subsampled or not _may_gain(first):
+    if not may_gain(first, reparametrize):
         return None
     try:
         second = set_up()

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ngvi.inference.draws.psis import Diagnostics, Marginal, k_in_words
-from ngvi.inference.mode_centred import BY_MODES
 from ngvi.inference.trace import Trace
+from ngvi.inference.verdict.outcome import BY_MODES
 
 #: Colours: the fit, its noise, the importance weights' view.
 FIT, NOISE, WEIGHTS = "#08519c", "#bdd7e7", "#d95f0e"

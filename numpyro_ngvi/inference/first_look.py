@@ -23,6 +23,7 @@ from ngvi.inference.first_look import (
     unknown_sites,
 )
 from numpyro_ngvi.inference.new_groups import out_of_bounds
+from numpyro_ngvi.tracing.differentiability import has_loops
 from numpyro_ngvi.tracing.programs import what_it_does
 
 
@@ -51,6 +52,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
 
     try:
         program, data = jax.make_jaxpr(run)(), seen.data
+        seen.has_loops = has_loops(program.jaxpr)
         again = jax.make_jaxpr(lambda: run())()  # another function, which is traced anew
         seen.unrepeatable = _hidden(model, args, kwargs) or _unrepeatable(
             program, data, again, seen.data

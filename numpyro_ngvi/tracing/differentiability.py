@@ -215,6 +215,16 @@ def _may_jump(jaxpr: Any, depends: list[bool] | None = None) -> bool:
     return False
 
 
+def has_loops(jaxpr: Any) -> bool:
+    """Return whether a program runs a loop that has a derivative."""
+    return any(
+        equation.primitive.name in _LOOPS
+        and any(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in equation.outvars)
+        or any(map(has_loops, _parts(equation)))
+        for equation in jaxpr.eqns
+    )
+
+
 def _primitives(jaxpr: Any) -> Iterator[str]:
     """Return the names of all operations."""
     for equation in jaxpr.eqns:

@@ -24,7 +24,22 @@ from torch.distributions.constraints import Constraint
 
 from ngvi.inference.first_look import Seen, check_handlers, constant_support, unknown_sites
 from pyro_ngvi.guide.checks import frozen_parts, quiet_trace
-from pyro_ngvi.tracing.messengers import repeatable_noise
+from pyro_ngvi.tracing.messengers import OperationMode, repeatable_noise
+
+
+#: Operations of a run beyond which there is a loop of Python's in the model: ten times those of
+#: most.
+OF_LOOPS = 500
+
+
+class _Operations(OperationMode):
+    """Counts torch's operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None):
+        self.count += 1
+        return operation(*args, **(kwargs or {}))
 
 
 def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
@@ -33,7 +48,9 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     try:
         seen = Seen(as_numpy((args, kwargs)))
         with _leaving_nothing(model):
-            trace = quiet_trace(InitMessenger(_start)(model), args, kwargs)
+            with _Operations() as operations:
+                trace = quiet_trace(InitMessenger(_start)(model), args, kwargs)
+            seen.has_loops = operations.count > OF_LOOPS
             seen.unrepeatable = _unrepeatable(model, args, kwargs)
         seen.unknown = unknown_sites(
             _handlers(model), trace.nodes, lambda inner: _trace(inner, args, kwargs)

@@ -167,6 +167,33 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
         assert store == set(result.params)
 
 
+def test_through_a_loop_of_the_model_modes_are_not_searched_for_unasked(ppl):
+    """Groups revert to a level, step by step."""
+    dist, steps = ppl.dist, 100 if ppl.name == "pyro" else 10
+
+    def model(y):
+        scale = ppl.sample("scale", dist.HalfNormal(ppl.array(1.0)))
+        with ppl.plate("groups", 3):
+            effect = ppl.sample("effect", dist.Normal(0.0 * scale, scale))
+            end = effect
+            if ppl.is_numpyro:
+                import jax
+
+                end = jax.lax.scan(lambda x, _: (x - 0.1 * (x - 1.0), x), end, None, steps)[0]
+            for _ in range(0 if ppl.is_numpyro else 2 * steps):
+                end = end - 0.05 * (end - 1.0)
+            ppl.sample("y", dist.Normal(end, 0.5), obs=y)
+
+    look = ppl.module("inference.first_look").look
+    plain, data = models.eight_schools(ppl), tuple(map(ppl.array, models.eight_schools_data()))
+    assert not look(plain, data, {}).has_loops
+    y = ppl.array([1.0, 0.8, 1.2])
+    assert look(model, (y,), {}).has_loops
+    result = ppl.fit(model, y, effort="quick")
+    assert type(result.guide).__name__ == "NaturalGaussianGuide" and result.converged
+    assert "reparametrize=True" in second_fit(result)
+
+
 @pytest.mark.slow
 def test_the_fit_by_modes_that_came_first_leaves_a_result_like_any_other(ppl, fitted, monkeypatch):
     ppl.forget()

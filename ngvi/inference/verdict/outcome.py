@@ -19,6 +19,8 @@ from ngvi.inference.verdict.optima import Exploration, Optimum
 CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
 #: Verdict on rows that ``update`` has added, of which the earlier ones count as Gaussians.
 APPROXIMATE = "approximate"
+#: The name of a second fit among the restarts of a result.
+BY_MODES = "locals by their modes"
 
 #: A standard deviation of an unconstrained latent that is worth a remark.
 WIDE = 1e4
@@ -127,10 +129,12 @@ class Outcome:
 
         :param same: nats within which two bounds are one optimum's.
         """
-        found = Table(self._restart(one, same) for one in self.optima)
-        if self.second is None:
-            return found
-        return Table([*found, self._restart(self.second, same)._replace(status=self.by_modes)])
+        found = [self._restart(one, same) for one in self.optima]
+        if self.second is not None:
+            found.append(self._restart(self.second, same)._replace(status=self.by_modes))
+        elif self.by_modes:  # which have not been tried
+            found.append(Restart(BY_MODES, math.nan, math.nan, 0, 0, self.by_modes))
+        return Table(found)
 
     def _restart(self, one: Optimum, same: float) -> Restart:
         known, gap = one.validation, self.below(one, same)
