@@ -31,7 +31,7 @@ from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
-from ngvi.inference.verdict.checks import Context, Finding, gradients, support
+from ngvi.inference.verdict.checks import UNCHECKED, Context, Finding, gradients, support
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.verdict.runaway import runaway
@@ -98,8 +98,10 @@ def _outcome(
     optima = sorted(search.runs.optima, key=lambda one: one.rank(rank), reverse=True)
     outcome = Outcome(best, optima, search.exploration, ending=ending, search=search)
     outcome.tolerance, outcome.same = request.tolerance, rank
+    is_checked = search.runs.checked[0] is best.state
     if best.status is Status.OPTIMUM:
-        outcome.finding = search.check(best)
+        is_late = ending is Ending.TIME_LIMIT and not is_checked
+        outcome.finding = UNCHECKED if is_late else search.check(best)
         if outcome.finding is not None and not math.isnan(outcome.finding.error):
             known = dataclasses.replace(best.validation, error=outcome.finding.error)
             best.validation = known

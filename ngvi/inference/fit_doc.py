@@ -56,9 +56,11 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     eight times as long where a better one has not become unlikely: for each gradient that led to
     the best optimum others take none, one or eight, and 20,000 besides, which is what the shortest
     run of NUTS takes. It ends sooner where a better optimum is unlikely.
-:param time_limit: in seconds of wall-clock time, None for no limit; a fit ends with the evaluation
-    in which it is reached, or with the compilation of one, and keeps what there is: an optimum that
-    was found and checked before is claimed. So does one that Ctrl-C interrupts.
+:param time_limit: in seconds of wall-clock time, None for no limit. It has the last validation and
+    the report in it: no evaluation begins that would leave them less than 200 draws each, by what
+    one has taken so far. A fit ends with the first step, or the compilation, in which it is
+    reached, and keeps what there is: an optimum that was found and checked before is claimed. So
+    does one that Ctrl-C interrupts.
 :param callback: called after each step with the number of steps, the bound over the step's
     draws and its estimated distance to the optimum, both in nats. If it returns True, or raises
     ``StopIteration``, the fit ends and keeps what there is.

@@ -149,7 +149,8 @@ def compared(
     :param at_first: the fit with locals by their modes.
     :param insists: whether they are compared even where the Gaussian misses next to nothing.
     """
-    is_over = outcome.ending is not None or outcome.finding is not None
+    is_late = request.seconds > request.time_limit
+    is_over = is_late or outcome.ending is not None or outcome.finding is not None
     has_more = insists or missed(outcome.optimum) > request.tolerance
     if is_over or not has_more or not _is_there(first, outcome.optimum, at_first):
         return first, outcome

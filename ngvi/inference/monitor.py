@@ -127,12 +127,13 @@ class Monitor:
         finally:
             self.time_limit = limit
 
-    def look_at_clock(self) -> None:
+    def look_at_clock(self, needed: float) -> None:
         """Once there is a step to keep.
 
-        :raises TimeLimitReached: if the time is up.
+        :param needed: seconds of what is to begin, and of what must follow it.
+        :raises TimeLimitReached: if there is less time left.
         """
-        if self.num_steps and self.seconds > self.time_limit:
+        if self.num_steps and self.seconds + needed > self.time_limit:
             raise TimeLimitReached
 
     def finish(self, verdict: str, bound: float, error: float) -> None:

@@ -11,7 +11,9 @@ import dataclasses
 import time
 from typing import Any
 
+from ngvi.inference.draws.psis import NUM_DRAWS
 from ngvi.inference.monitor import Monitor
+from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Cost, Forwarding, Objective
 
 #: Part of a fit's seconds that a phase may take unasked, and the seconds that any may.
@@ -32,10 +34,10 @@ def num_affordable(result: Any, wanted: int) -> int:
 
 
 class Timed(Forwarding):
-    """An objective that asks for the time first, and notes what its evaluations take.
+    """An objective that begins what will end in time, and notes what its evaluations take.
 
     A step is one of many evaluations where ascents, validations and checks are at work, none of
-    which counts steps.
+    which counts steps. A last validation and the report have their part of the time.
 
     :param monitor: raises :class:`~ngvi.inference.monitor.TimeLimitReached`.
     """
@@ -50,24 +52,40 @@ class Timed(Forwarding):
             return found
 
         def timed(state: Any, at: Any) -> Any:
-            self._monitor.look_at_clock()
+            amounts, cost = _amounts(name, at), self.inner.cost
+            needed = [count * getattr(cost.prices, kind) for kind, count in amounts.items()]
+            self._monitor.look_at_clock(_known(*needed) + self._of_report())
             programs, start = self.inner.num_programs, time.perf_counter()
             answer = found(state, at)
             if self.inner.num_programs == programs:  # none was compiled meanwhile
-                _note(self.inner.cost, name, at, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                _note(cost, {kind: seconds / count for kind, count in amounts.items()})
             return answer
 
         return timed
 
+    def _of_report(self) -> float:
+        """Return the seconds of a time limit that are the last validation's and the report's."""
+        price = _known(self.inner.cost.prices.draw)
+        of_report = min(PART * self._monitor.time_limit, LEVELS.more_draws * NUM_DRAWS * price)
+        return FEW_DRAWS * price + max(FEW_DRAWS * price, of_report)
 
-def _note(cost: Cost, name: str, at: Any, seconds: float) -> None:
-    """Note the least that an evaluation has taken, as other work on the machine adds to it."""
-    seen = {}
+
+def _amounts(name: str, at: Any) -> dict[str, int]:
+    """Return how many evaluations of each kind a call makes."""
     if name == "bound":
-        num_points = sum(len(group.points.weights) for group in at)
-        seen = {"group": seconds / len(at), "gradient": seconds / num_points}
-    elif name != "in_double":
-        seen = {"value" if name == "log_density" else name: seconds / max(len(at), 1)}
-    for kind, new in seen.items():
-        if not getattr(cost.prices, kind) <= new:
-            cost.prices = dataclasses.replace(cost.prices, **{kind: new})
+        return {"group": len(at), "gradient": sum(len(group.points.weights) for group in at)}
+    kind = {"log_density": "value", "gradient": "gradient"}.get(name)
+    return {kind: len(at)} if kind and len(at) else {}
+
+
+def _known(*seconds: float) -> float:
+    """Return the least of these that are known, or zero."""
+    return min((one for one in seconds if one > 0), default=0.0)
+
+
+def _note(cost: Cost, seen: dict[str, float]) -> None:
+    """Note the least that an evaluation has taken, as other work on the machine adds to it."""
+    less = {kind: new for kind, new in seen.items() if not getattr(cost.prices, kind) <= new}
+    if less:
+        cost.prices = dataclasses.replace(cost.prices, **less)

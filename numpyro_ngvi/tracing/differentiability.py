@@ -218,8 +218,10 @@ def _may_jump(jaxpr: Any, depends: list[bool] | None = None) -> bool:
 def has_loops(jaxpr: Any) -> bool:
     """Return whether a program runs a loop that has a derivative."""
     return any(
-        equation.primitive.name in _LOOPS
-        and any(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in equation.outvars)
+        (
+            equation.primitive.name in _LOOPS
+            and any(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in equation.outvars)
+        )
         or any(map(has_loops, _parts(equation)))
         for equation in jaxpr.eqns
     )

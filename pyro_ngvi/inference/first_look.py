@@ -26,7 +26,6 @@ from ngvi.inference.first_look import Seen, check_handlers, constant_support, un
 from pyro_ngvi.guide.checks import frozen_parts, quiet_trace
 from pyro_ngvi.tracing.messengers import OperationMode, repeatable_noise
 
-
 #: Operations of a run beyond which there is a loop of Python's in the model: ten times those of
 #: most.
 OF_LOOPS = 500

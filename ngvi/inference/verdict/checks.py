@@ -23,6 +23,14 @@ class Finding(NamedTuple):
     error: float = math.nan  #: Error of the bound, in nats, if it is known to that only.
 
 
+#: The finding on an optimum for whose checks there was no time.
+UNCHECKED = Finding(
+    "unchecked",
+    "time_limit= is reached at an optimum that has not been checked. Go on with fit(..., "
+    "init=result)",
+)
+
+
 class Context(NamedTuple):
     """Everything that a check needs besides the optimum."""
 
