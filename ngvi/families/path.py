@@ -132,7 +132,9 @@ class JointPath:
 
     def damped(self, step_size: Any) -> JointPath:
         """See :class:`Path`."""
-        return self._with([path.damped(step_size) for path in self._paths])
+        new = copy.copy(self)
+        new._paths = [path.damped(step_size) for path in self._paths]
+        return new
 
     def at(self, step_size: Any) -> list:
         """See :class:`Path`."""
@@ -157,8 +159,3 @@ class JointPath:
     def end(self, attempt: list) -> list:
         """See :class:`Path`; one for each family."""
         return [path.end(one) for path, one in zip(self._paths, attempt, strict=True)]
-
-    def _with(self, paths: list) -> JointPath:
-        new = copy.copy(self)
-        new._paths = paths
-        return new

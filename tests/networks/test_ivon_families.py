@@ -33,12 +33,13 @@ def network(ppl):
     return model
 
 
+@pytest.mark.fast_in_numpyro("auto")
 @pytest.mark.parametrize(
     "family",
     [
         "auto",  # covariance_cholesky
-        "precision",
-        "block_diagonal",
+        pytest.param("precision", marks=pytest.mark.slow),
+        pytest.param("block_diagonal", marks=pytest.mark.slow),
         "low_rank",
         "matrix_normal",
         "diagonal",
