@@ -66,12 +66,18 @@ ELSEWHERE = {
         "result.losses": "loss history elbos",
         "len(result.trace)": "num_steps steps",
         "result.converged": "success certified",
-        "result.diagnostics": "khat pareto_k k_hat",
+        "result.diagnostics": "khat pareto_k k_hat diagnose",
         "result.predictive(...)": "predict posterior_predictive",
         "result.loo()": "waic psis_loo elpd",
         "result.to_arviz()": "to_inference_data idata inference_data plot_trace plot_posterior",
     },
-    "Diagnostics": {"pareto_k": "khat k_hat k", "effective_sample_size": "ess n_eff"},
+    "FitResult.sample": {"fit(..., draws=) or result.with_draws('corrected')": "corrected"},
+    "FitResult.summary": {"prob=; it is a table of all draws": "num_draws"},
+    "Diagnostics": {
+        "pareto_k": "khat k_hat k",
+        "effective_sample_size": "ess n_eff",
+        "accuracy": "are_trusted verdict worst marginals",
+    },
 }
 
 
@@ -128,6 +134,8 @@ def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], rea
     names = [one for one in signature.parameters if one != "self"]
     for keyword in kwargs:
         if keyword not in names:
+            if meant := written_here(name, keyword):
+                return f"{name} has no argument {keyword}=: write {meant}."
             known = ELSEWHERE["any"]
             near = [one for one in names if keyword.lower() in known.get(one, "").split()]
             near = near or difflib.get_close_matches(keyword.lower(), names, 1)

@@ -67,8 +67,7 @@ if jaxlib() in XLA_FLAGS_OF:
 def pytest_collection_modifyitems(config, items):
     """``@pytest.mark.fast_in_numpyro("auto-*", ...)``: of a grid of cases, each of which JAX
     compiles for a second, those that NumPyro's fast tests have. The others are slow ones there;
-    Pyro's fast tests have them all. Names are those of the cases without the PPL's; without a name
-    all of NumPyro's are slow.
+    Pyro's fast tests have them all. Names are those of the cases without the PPL's.
     """
     names, found = {}, {}
     for item in items:

@@ -525,7 +525,7 @@ class NumPyro(Ppl):
         import jax
 
         options.setdefault("rng_key", jax.random.key(seed))
-        options = {"progress_bar": False, "allow_prior": True, **options}
+        options = {"progress_bar": False, "allow_prior": True, "draws": "gaussian", **options}
         return self.package.fit(model, *args, **options)
 
 
@@ -693,5 +693,5 @@ class Pyro(Ppl):
 
     def fit(self, model: Callable, *args: Any, seed: int = 0, **options: Any) -> Any:
         self.lib.set_rng_seed(seed)
-        options = {"progress_bar": False, "allow_prior": True, **options}
+        options = {"progress_bar": False, "allow_prior": True, "draws": "gaussian", **options}
         return self.package.fit(model, *args, **options)

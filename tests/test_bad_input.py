@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests import models
-from tests.ppl import SLOW_IN_NUMPYRO, load
+from tests.ppl import load
 
 
 def _data(ppl, values=(1.0, 2.0, 3.0)):
@@ -24,7 +24,6 @@ def _svi(ppl, model, guide, *args, optimiser="Snngm"):
 # -- the model ------------------------------------------------------------------------
 
 
-@SLOW_IN_NUMPYRO
 def test_a_failed_setup_leaves_the_guide_usable_with_good_arguments(ppl):
     def model(y):
         mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 10.0))
@@ -59,7 +58,6 @@ def test_an_empty_minibatch_is_refused_and_nothing_is_lost(ppl, optimiser):
 # -- values ---------------------------------------------------------------------------
 
 
-@SLOW_IN_NUMPYRO
 def test_a_fit_starts_at_the_priors_where_zero_and_about_it_are_impossible(ppl):
     def model():
         x = ppl.sample("x", ppl.dist.Normal(ppl.array(30.0), 1.0))

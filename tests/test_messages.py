@@ -198,7 +198,10 @@ MISTAKES = {
     ),
     "fit(ppl, generator(ppl))": "model model is a generator.*yield",
     "fit(ppl, generator)": "model generator ran|no latent variables.*without a sample statement",
-    "result.diagnose(0)": "num_draws must be an integer of at least 1, got 0",
+    "result.diagnose(0)": "FitResult has no attribute 'diagnose': write result.diagnostics",
+    "result.with_draws('yes')": "draws must be one of 'auto', 'gaussian', 'corrected', 'nuts', got",
+    "fit(ppl, draws=True)": "draws must be one of 'auto', .*, got True",
+    "result.summary(num_draws=9)": "FitResult.summary has no argument num_draws=: write prob=",
     "result.sample(-1)": "num_samples must be an integer of at least 1, got -1",
     "quantiles(ppl, [0.5, 1.5])": r"quantiles.*\(0, 1\)",
     "before_the_first_call(ppl)": "before its first call.*step",
@@ -249,7 +252,7 @@ MISTAKES = {
         r"FitResult.summary has no argument sites=. Is var_names= meant\?"
     ),
     "result.to_arviz(groups='posterior')": (
-        "FitResult.to_arviz has no argument groups=. It has num_samples=, .*prior=, .*corrected="
+        "FitResult.to_arviz has no argument groups=. It has num_samples=, .*prior=, "
     ),
     "result.loo(pointwise=True)": r"FitResult.loo has no argument pointwise=. It has plate=\.",
     "result.without()": (
@@ -276,9 +279,6 @@ MISTAKES = {
     ),
     "ppl.fit(model, y, options=package.FitOptions(multi_start={'num_starts': 3}))": (
         r"options=FitOptions.multi_start must be of type MultiStartOptions\(...\), got \{'num"
-    ),
-    "result.diagnose(random_seed=1)": (
-        r"diagnose has no argument random_seed=. Is (seed|rng_key)= meant\?"
     ),
     "started(ppl, ppl.guide(model), model)": "The guide is in the place of the model: write SVI",
     # -- words of other libraries, and arguments that the model has not
@@ -353,7 +353,7 @@ MISTAKES = {
     "result.diagnostics.khat": "Diagnostics has no .*'khat': write pareto_k",
     "result.summary('beta')": "var_names= has 'beta'; the latent sites are 'weights'",
     "result.summary(prob=95)": "prob must be between 0 and 1",
-    "result.sample(10, corrected='yes')": "corrected",
+    "result.sample(10, corrected=True)": r"no argument corrected=: write fit\(..., draws=",
     "package.tempered(lambda: None, -1.0)": "temperature must be positive and finite",
     "package.tempered(lambda: None, 'cold')": "temperature must be positive and finite",
     "package.tempered(None, 1.0)": "model must be a function",

@@ -132,9 +132,7 @@ class JointPath:
 
     def damped(self, step_size: Any) -> JointPath:
         """See :class:`Path`."""
-        new = copy.copy(self)
-        new._paths = [path.damped(step_size) for path in self._paths]
-        return new
+        return self._with([path.damped(step_size) for path in self._paths])
 
     def at(self, step_size: Any) -> list:
         """See :class:`Path`."""
@@ -159,3 +157,8 @@ class JointPath:
     def end(self, attempt: list) -> list:
         """See :class:`Path`; one for each family."""
         return [path.end(one) for path, one in zip(self._paths, attempt, strict=True)]
+
+    def _with(self, paths: list) -> JointPath:
+        new = copy.copy(self)
+        new._paths = paths
+        return new

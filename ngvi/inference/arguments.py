@@ -23,6 +23,9 @@ from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference.options import EFFORTS, FitOptions
 from ngvi.inference.tells import signature_of
 
+#: The methods that may make the draws of a result.
+AUTO, GAUSSIAN, CORRECTED, NUTS = WHO = "auto", "gaussian", "corrected", "nuts"
+
 # -- options --------------------------------------------------------------------------
 
 
@@ -70,6 +73,13 @@ def check_path(value: Any, name: str, is_needed: bool = False) -> Any:
     is_path = isinstance(value, (str, os.PathLike)) and str(value) != "" and "\0" not in str(value)
     if not is_path and (is_needed or value is not None):
         raise TypeError(f"{name} must be the path of a file, such as 'fit.ngvi', got {value!r}.")
+    return value
+
+
+def check_draws(value: Any, name: str = "draws") -> str:
+    """Check who may make the draws of a result, one of four words."""
+    if value not in WHO:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, WHO))}, got {value!r}.")
     return value
 
 
@@ -134,6 +144,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "num_components": check_num_components,
     "curvature": check_curvature_of_fit,
     "allow_prior": errors.check_flag,
+    "draws": check_draws,
     "progress_bar": errors.check_flag,
     "time_limit": check_seconds,
     "callback": check_callback,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -13,10 +14,10 @@ import numpy as np
 from ngvi._warn import warn
 from ngvi.errors import check_model
 from ngvi.inference.api import account, found_optima, no_start, optimise
-from ngvi.inference.arguments import ModelCall
+from ngvi.inference.arguments import GAUSSIAN, ModelCall
 from ngvi.inference.batches import Batches
 from ngvi.inference.data_passes import over_batches
-from ngvi.inference.draws.psis import undefined
+from ngvi.inference.draws.drawn import check_may_draw, made, undefined
 from ngvi.inference.estimate import State
 from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites, without_density
 from ngvi.inference.mixture_fit import check_beside, check_density, mixed
@@ -28,7 +29,7 @@ from ngvi.inference.mode_centred import (
     compared,
     may_gain,
 )
-from ngvi.inference.monitor import COMPONENTS
+from ngvi.inference.monitor import COMPONENTS, DRAWS
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import (
@@ -170,6 +171,10 @@ class FitCall:
         check_size(self.gaussians(ready.guide), given.family, given.guide, given.init)
         if given.init is not None:
             check_same_latents(given.init, self.gaussians(ready.guide))
+        if ready.has_start:
+            is_alone = self.gaussians(ready.guide) == [ready.guide]
+            has_batches = self.batches is not None
+            check_may_draw(given.draws, ready.problem, is_alone, has_batches)
         if self.is_mixed and ready.has_start:
             check_density(ready.problem)
             self.mixture(ready.guide.family)  # whether it can be a base
@@ -241,6 +246,7 @@ class FitCall:
             guide=ready.guide,
             params=problem.space.params(outcome.optimum.state),
             optima=optima,
+            _draws=self.given.draws,
             **self.own_fields(),
             **account(
                 outcome,
@@ -250,12 +256,29 @@ class FitCall:
                 self.gaussians(ready.guide),
             ),
         )
+        self.keep_plan(result)
+        self._draw(result, outcome.ending)
         if self.checkpoint is not None and outcome.ending is not Ending.NO_START:
             self.checkpoint.keep(result, math.inf)
         self.monitor.finish(result.verdict, result.bound, result.bound_error)
+        return result
+
+    def keep_plan(self, result: Any) -> None:
+        """Let a result know what the fit has found out of the model."""
+
+    def _draw(self, result: Any, ending: Ending | None) -> None:
+        """Make the draws of a result, the last phase."""
         if self.batches is not None:
             vars(result)["diagnostics"] = undefined("the rows came in batches")
-        return result
+        elif ending is Ending.NO_START:
+            vars(result)["diagnostics"] = undefined("the fit has no start")
+        if self.given.draws == GAUSSIAN or "diagnostics" in vars(result):
+            return
+        self.monitor.phase = DRAWS
+        left = 0.0 if ending else self.request.time_limit - self.request.seconds
+        with contextlib.suppress(KeyboardInterrupt):  # they are made when they are asked for
+            vars(result)["diagnostics"] = made(result, self.given.draws, left)
+        result.seconds = self.request.seconds
 
     def _why_no_start(self, outcome: Outcome) -> str:
         if outcome.ending is not Ending.NO_START:

@@ -75,6 +75,12 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     that of all rows. See :mod:`ngvi.inference.batches`.
 :param allow_prior: fit a model that observes nothing, whose posterior is its prior. By default that
     is an error, because mostly a response was forgotten.
+:param draws: who makes the draws of ``sample``, ``predictive``, ``summary`` and ``to_arviz``, as
+    the last phase: ``"gaussian"``, ``"corrected"`` (by importance weights), ``"nuts"`` (chains
+    that go on from the fit), or ``"auto"``, the cheapest of these that is shown to be accurate:
+    every mean within 0.1 standard deviations, and every standard deviation within 10 %, by upper
+    95 % limits. Where none is, they are the best there are, and the report says ``doubtful``. With
+    ``"gaussian"`` nothing is computed. See :mod:`ngvi.inference.draws.drawn`.
 :param options: the numbers by which the search decides, a ``FitOptions``; each has a default
     that needs no change. See :mod:`ngvi.inference.options`.
 :param kwargs: keyword arguments of the model.
@@ -85,5 +91,6 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :raises ValueError: for a model that observes nothing, data with NaN, a tolerance or a number of
     steps that is not positive, an unknown curvature or family, a guide without a
     ``NaturalGaussianGuide``, an ``init`` with other latents than the model's, an argument that
-    another one makes meaningless, or a ``checkpoint`` of another model.
+    another one makes meaningless, ``draws="nuts"`` where NUTS cannot run (minibatches, parameters
+    of the model's own, several guides in one), or a ``checkpoint`` of another model.
 """

@@ -42,7 +42,7 @@ class Hooks:
         raise NotImplementedError
 
     def seed_of_diagnostics(self, result: Any) -> int | list[int]:
-        """Return the seed of :attr:`FitResult.diagnostics`."""
+        """Return the seed of the draws of a result."""
         raise NotImplementedError
 
     # -- the guide --------------------------------------------------------------------

@@ -22,7 +22,7 @@ LOGGER = logging.getLogger("ngvi")
 
 #: What a fit does, one after another.
 OPTIMUM, OTHERS, VERIFYING = "optimum", "other optima", "verifying"
-COMPONENTS = "components"
+COMPONENTS, DRAWS = "components", "draws"
 #: The bar: no share of a whole, which nobody knows.
 FORMAT = "fit: {desc}, {n} steps, {elapsed}{postfix}"
 

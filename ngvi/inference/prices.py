@@ -11,9 +11,8 @@ import dataclasses
 import time
 from typing import Any
 
-from ngvi.inference.draws.psis import NUM_DRAWS
+from ngvi.inference.draws.proposals import NUM_DRAWS
 from ngvi.inference.monitor import Monitor
-from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Cost, Forwarding, Objective
 
 #: Part of a fit's seconds that a phase may take unasked, and the seconds that any may.
@@ -67,7 +66,7 @@ class Timed(Forwarding):
     def _of_report(self) -> float:
         """Return the seconds of a time limit that are the last validation's and the report's."""
         price = _known(self.inner.cost.prices.draw)
-        of_report = min(PART * self._monitor.time_limit, LEVELS.more_draws * NUM_DRAWS * price)
+        of_report = min(PART * self._monitor.time_limit, NUM_DRAWS * price)
         return FEW_DRAWS * price + max(FEW_DRAWS * price, of_report)
 
 

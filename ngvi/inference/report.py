@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.inference.draws.psis import Diagnostics, Marginal, k_in_words
+from ngvi.inference.draws.accuracy import Accuracy
+from ngvi.inference.draws.drawn import Diagnostics
+from ngvi.inference.options import LEVELS
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import BY_MODES
 
@@ -19,8 +21,8 @@ FIT, NOISE, WEIGHTS = "#08519c", "#bdd7e7", "#d95f0e"
 
 #: Characters of a label, and of a line beside it.
 WIDTH, OF_WORDS = 22, 75
-#: Marginals in the report, and in the picture.
-NUM_MARGINALS, NUM_SHOWN = 3, 10
+#: Numbers in the picture.
+NUM_SHOWN = 10
 #: Smallest weight of the picture, as a part of the mean one.
 SMALLEST_WEIGHT = 1e-4
 
@@ -56,12 +58,20 @@ def final_bound(trace: Trace, part: float = 0.1) -> tuple[float, float]:
 def report(result: Any, complete: bool) -> str:
     """Return a readable account of a ``FitResult``.
 
-    :param complete: with the diagnostics, which are computed if they are not known.
+    :param complete: with the draws, which are made if they are not known.
     """
     state = result.verdict.replace("not", "NOT")
     count = len(result.trace)
     steps = "step" if count == 1 else "steps"
-    lines = [f"FitResult: {state} after {count} {steps}, {result.seconds:.1f} s"]
+    known, words = None, "not made yet: print(result) or result.sample(1000)"
+    if complete:
+        try:
+            known = result.diagnostics
+            state += f"; draws {known.accuracy.verdict}"
+            words = f"{known.how}: {known.accuracy.words}"
+        except Exception as error:  # noqa: BLE001  a report of a long fit must not be lost
+            words = f"failed: {error}"
+    lines = [f"FitResult: {state}, after {count} {steps}, {result.seconds:.1f} s"]
 
     def add(name: str, *values: str) -> None:
         parts = [p for v in values for p in textwrap.wrap(v, OF_WORDS, break_on_hyphens=False)]
@@ -70,6 +80,7 @@ def report(result: Any, complete: bool) -> str:
             for label, part in zip([name] + [""] * (len(parts) - 1), parts, strict=True)
         )
 
+    add("draws", words)
     add("reason", result.reason)
     add("posterior", f"{result.family_name}, d = {result.dim:,}")
     if tried := second_fit(result):
@@ -80,16 +91,7 @@ def report(result: Any, complete: bool) -> str:
         f"{result.cost.values:,} values",
     )
     add("bound", _nats(result.bound, result.bound_error))
-    if not complete:
-        add("diagnostics", "not computed yet: print(result) or result.diagnostics")
-        return "\n".join(lines)
-    try:
-        diagnostics = result.diagnostics
-    except Exception as error:  # noqa: BLE001  a report of a long fit must not be lost
-        add("diagnostics", f"failed: {error}")
-        return "\n".join(lines)
-    _add_diagnostics(add, diagnostics)
-    is_good = result.converged and diagnostics.are_trusted is not False
+    is_good = result.converged and (known is None or known.accuracy.is_accurate)
     if not is_good and (found := without_mode(result.guide, result.params)):
         add("without a mode", f"{found}: these stay as they are")
     return "\n".join(lines)
@@ -114,33 +116,6 @@ def without_mode(guide: Any, params: dict[str, Any]) -> str:
     sizes = {site.name: math.prod(plate.size for plate in site.plates) for site in guide.sites}
     words = [f"{count:.2g} of {sizes[name]:,} of {name!r}" for name, count in counts.items()]
     return f"{', '.join(words)} on average"
-
-
-def _add_diagnostics(add: Any, diagnostics: Diagnostics) -> None:
-    k = diagnostics.pareto_k
-    words = "" if k is None else f"{k_in_words(diagnostics)}, "
-    add("Pareto k-hat", words + diagnostics.verdict)
-    if diagnostics.importance_weighted_bound is None:
-        return
-    bound = diagnostics.importance_weighted_bound, diagnostics.importance_weighted_bound_error
-    count = f"{diagnostics.effective_sample_size:,.0f} of {diagnostics.num_draws:,}"
-    add("importance weighted", _nats(*bound))
-    add("effective draws", count)
-    worst = diagnostics.worst(NUM_MARGINALS)
-    if worst:
-        add("worst marginals", *(marginal_in_words(m, diagnostics.are_trusted) for m in worst))
-
-
-def marginal_in_words(marginal: Marginal, are_trusted: bool | None) -> str:
-    """Say how much the weights change mean and standard deviation of a marginal.
-
-    :param are_trusted: where the weights are not, what they show is the least that is missing.
-    """
-    shift, ratio = f"mean {marginal.shift:+.2f}", f"sd x {marginal.scale_ratio:.2f}"
-    if are_trusted:
-        shift += f" ± {marginal.shift_error:.2f}"
-        return f"{marginal.name}: {shift} sd, {ratio} ± {marginal.ratio_error:.2f}"
-    return f"{marginal.name}: {shift} sd, {ratio}" + " at least" * (marginal.scale_ratio > 1.0)
 
 
 def _nats(value: float, error: float | None) -> str:
@@ -172,9 +147,8 @@ def plot(result: Any) -> Any:
     _plot_bound(bound, result.trace, result.bound, result.bound_error)
     _plot_steps(steps, result.trace)
     bound.tick_params(labelbottom=False)
-    diagnostics = result.diagnostics
-    _plot_weights(figure.add_subplot(grid[0, 1]), diagnostics)
-    _plot_marginals(figure.add_subplot(grid[1, 1]), diagnostics.worst(NUM_SHOWN))
+    _plot_weights(figure.add_subplot(grid[0, 1]), result.diagnostics)
+    _plot_errors(figure.add_subplot(grid[1, 1]), result.diagnostics.accuracy)
     dim, state = f"{result.dim:,}", result.verdict
     figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {len(result.trace)} steps")
     return figure
@@ -227,14 +201,13 @@ def _plot_steps(ax: Any, trace: Trace) -> None:
     ax.set_ylim(bottom=0)
 
 
-def _plot_weights(ax: Any, diagnostics: Diagnostics) -> None:
-    k = diagnostics.pareto_k
-    verdict, _, detail = diagnostics.verdict.partition(": ")
-    ax.set_title(f"k-hat {'' if k is None else f'{k:.2f}, '}{verdict}", fontsize=11)
-    log_weights = diagnostics.log_weights[np.isfinite(diagnostics.log_weights)]
-    if k is None or not len(log_weights):
-        _say(ax, detail)
+def _plot_weights(ax: Any, draws: Diagnostics) -> None:
+    k = draws.pareto_k
+    if k is None:
+        _say(ax, draws.accuracy.fault)
         return
+    ax.set_title(f"weights of the Gaussian, k-hat {k:.2f}", fontsize=11)
+    log_weights = draws.log_weights[np.isfinite(draws.log_weights)]
     # Relative to the mean weight: for an exact posterior all of them are 1.
     largest = log_weights.max()
     log_mean = largest + np.log(np.mean(np.exp(log_weights - largest)))
@@ -250,28 +223,21 @@ def _plot_weights(ax: Any, diagnostics: Diagnostics) -> None:
     ax.set_ylabel("share of draws above", fontsize=9)
 
 
-def _plot_marginals(ax: Any, worst: list[Marginal]) -> None:
-    ax.set_title("worst marginals", fontsize=11)
+def _plot_errors(ax: Any, accuracy: Accuracy) -> None:
+    ax.set_title(f"draws {accuracy.verdict}: upper limits of errors", fontsize=11)
+    worst = accuracy.worst(NUM_SHOWN)
     if not worst:
         _say(ax, "not defined")
         return
-    ax.axvspan(-1, 1, color=NOISE, linewidth=0, label="q, ± 1 sd")
     rows = np.arange(len(worst))[::-1]
-    ax.errorbar(
-        [marginal.shift for marginal in worst],
-        rows,
-        xerr=[marginal.scale_ratio for marginal in worst],
-        fmt="o",
-        color=WEIGHTS,
-        markersize=4,
-        linewidth=1.5,
-        label="importance weighted, ± 1 sd",
-    )
-    ax.axvline(0.0, color=FIT, linewidth=0.8)
-    ax.set_yticks(rows, [marginal.name for marginal in worst], fontsize=9)
+    limits = accuracy.limits[:, [accuracy.names.index(name) for name in worst]]
+    ax.plot(limits[0], rows, "o", color=FIT, label="mean, in sd")
+    ax.plot(limits[1], rows, "s", color=WEIGHTS, markersize=4, label="sd, as a part")
+    ax.axvline(LEVELS.negligible, color="0.6", linestyle=":", label="accurate up to here")
+    ax.set_yticks(rows, worst, fontsize=9)
     ax.set_ylim(-0.7, len(worst) - 0.3)
-    ax.set_xlabel("standard deviations of q, unconstrained", fontsize=9)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False, fontsize=9)
+    ax.set_xlim(left=0)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, frameon=False, fontsize=9)
 
 
 def _say(ax: Any, words: str) -> None:

@@ -76,6 +76,7 @@ class FitArguments(Request):
     checkpoint: str | PathLike | None
     batches: Any
     allow_prior: bool
+    draws: str
     rng_key: Any = None  #: Key of NumPyro.
 
     @classmethod

@@ -84,7 +84,7 @@ class Fitted(TellsWhatItHas):
         return {name: value for name, value in vars(self).items() if name not in (KEPT, PLAN)}
 
     def _with_fields(self, **fields: Any) -> Self:
-        """Return a copy, which computes its diagnostics anew."""
+        """Return a copy, which makes its draws anew."""
         new = copy.copy(self)
         vars(new).pop("diagnostics", None)
         if PLAN in vars(self):
@@ -151,7 +151,7 @@ class Fitted(TellsWhatItHas):
         ``numpy.load`` reads it by itself.
         The file takes its place when it is whole: whatever happens, an earlier one is there until
         then. It keeps the mode of an earlier one, and is written where a link points to.
-        :attr:`diagnostics` are not in it; they are computed again when they are asked for.
+        The draws that the result holds are in it, and what is known of them, but for the chains.
 
         :param path: of the file.
         :param data: whether the model's arguments are saved as well.

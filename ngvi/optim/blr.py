@@ -95,7 +95,7 @@ class BlrRule(NamedTuple):
         self, gradients: Families, state: BlrState, families: Families, count: Number
     ) -> tuple[Families, BlrState]:
         """Directions are those of the bound: the loss falls along them."""
-        on, directions = self.algebra, direction.scale(-1.0, gradients)
+        on, directions = self.algebra, direction.negate(gradients)
         latents = SubsampledLatents(on, state.move_counts, families, directions)
         known = self._known(state, families, directions, count)
         steered, gradient = directions, state.gradient

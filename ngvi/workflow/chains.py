@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ngvi.inference.draws import nuts
+from ngvi.inference.draws.drawn import check_density
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult
-from ngvi.inference.draws.weights import check_density
+from ngvi.inference.hooks import SAMPLE
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Problem
 from ngvi.workflow import arviz
@@ -28,14 +30,19 @@ def by_nuts(result: Any, request: NutsRequest, options: dict[str, Any]) -> NutsR
         plan = nuts.plan(problem, states, whiten, request.num_chains, rng)
         spent = problem.objective.cost
     chains = run(density, whiten(plan.starts), plan, plan.num_warmup(request.num_warmup))
+    own = result.family.ops.tensor(chains.z, result.family.loc)
+    shape = chains.z.shape
+    latents = to_numpy(result.family.sample(own.reshape(-1, shape[-1]))).reshape(shape)
     total = chains.num_gradients + math.ceil(spent.total)
 
     def gaussian() -> dict[str, np.ndarray]:
-        draws = result.sample(2000, corrected=False)
+        key = result._ppl.key(result, SAMPLE)
+        draws = result._ppl.draws(result, 2000, key)
         return {name: to_numpy(value) for name, value in draws.items()}
 
     to_arviz = functools.partial(_of_chains, result)
-    return nuts.judged(chains._replace(num_gradients=total), plan, gaussian, to_arviz)
+    found = nuts.judged(chains._replace(num_gradients=total), plan, gaussian, to_arviz)
+    return dataclasses.replace(found, latents=latents)
 
 
 def check_whitened(result: Any) -> None:
@@ -78,7 +85,7 @@ def _of_chains(
     wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
     stats = {name: _joined(value) for name, value in found.sample_stats.items()}
     draws = {name: result._files.own(_joined(value)) for name, value in found.draws.items()}
-    of_nuts = {"nuts": f"{found.verdict}: {found.reason}"}
+    of_nuts = {"nuts": f"{found.accuracy.verdict}: {found.reason}"}
     own = {"num_chains": len(found.sample_stats["diverging"]), "sample_stats": stats}
     return for_arviz(result, draws, wanted, coords, dims, of_nuts, **own)
 

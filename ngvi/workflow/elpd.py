@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.inference.draws.chains import import_arviz
-from ngvi.inference.draws.weights_verdict import USABLE
+from ngvi.inference.draws.pareto import USABLE
 from ngvi.workflow.loo import IMPROPER, MASKED, Pointwise
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.units import Units

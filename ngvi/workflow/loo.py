@@ -15,9 +15,7 @@ import dataclasses
 import numpy as np
 
 from ngvi.estimators.nodes import PredictorCovariance
-from ngvi.inference.draws.pareto import smoothed_weights
-from ngvi.inference.draws.psis import EQUAL
-from ngvi.inference.draws.weights_verdict import USABLE
+from ngvi.inference.draws.pareto import EQUAL, USABLE, smoothed_weights
 from ngvi.workflow.climb import Steps, climb_all
 from ngvi.workflow.expected import ElementSites, PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian

@@ -12,15 +12,9 @@ import numpy as np
 
 from ngvi._lock import serialised
 from ngvi.errors import check_count
-from ngvi.inference.arguments import ModelCall, check_predictive
+from ngvi.inference.arguments import AUTO, GAUSSIAN, ModelCall, check_draws, check_predictive
+from ngvi.inference.draws import drawn
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
-from ngvi.inference.draws.psis import Diagnostics
-from ngvi.inference.draws.weights import (
-    check_corrected,
-    corrected_latents,
-    diagnosed,
-    is_worth_correcting,
-)
 from ngvi.inference.hooks import GROUPS, PREDICTIVE, SAMPLE
 from ngvi.inference.new_groups import Asked, guide_for_groups
 from ngvi.inference.problem import Problem
@@ -40,38 +34,50 @@ from ngvi.workflow.summary import summary_table
 class FitResult(Fitted):
     """A fitted posterior, how the fit went, and whether to believe it.
 
-    ``print(result)`` is a report. It takes thousands of evaluations of the log density for the
-    diagnostics, once; ``repr(result)`` leaves them out until they have been asked for.
+    ``print(result)`` is a report. One set of draws stands behind :meth:`sample`,
+    :meth:`predictive`, :meth:`summary` and :meth:`to_arviz`; :attr:`diagnostics` says which method
+    has made them, and how accurate they are.
     """
+
+    #: Who may make the draws, as ``draws=`` of ``fit``.
+    _draws: str = AUTO
 
     @door_with_options_of("_ppl.key")
     @serialised
-    def sample(
-        self, num_samples: int = 1000, *, corrected: bool | str = "auto", **options: Any
-    ) -> dict[str, Any]:
+    def sample(self, num_samples: int = 1000, **options: Any) -> dict[str, Any]:
         """Draw every latent site, constrained.
 
+        The draws are those that the result holds: some of 4,000 or so, in another order for
+        another random key, each as often as the others if more are asked for. Where the Gaussian
+        is accurate, or nothing else is wanted, they are drawn from it anew.
+
         :param num_samples: how many.
-        :param corrected: whether to draw from the model's posterior and not from the Gaussian, by
-            Pareto smoothed importance resampling of 5,000 to 20,000 draws (or ``num_samples``) and
-            up to 8,000 pilots, each a value of the log density. A draw
-            may come more than once. It warns where the draws cannot be believed; what other optima
-            hold is in no draw, and is warned of. It takes about a gigabyte with 2,000 latents.
-            ``"auto"`` corrects where the fit's own check says that there is something to correct,
-            with up to 2,000 latents; where corrected draws are worth fewer than 400 it warns, and
-            the draws are the Gaussian's.
         :param options: in NumPyro ``rng_key``, by default one of the fit's, the same every time.
         :return: by site, an axis of draws followed by the site's shape.
-        :raises ValueError: for ``corrected=True`` if the weights are undefined, as for a model that
-            sees minibatches, or the guide is a list.
         """
-        num_samples, asked = check_count(num_samples, "num_samples"), check_corrected(corrected)
-        key, found = self._ppl.key(self, SAMPLE, **options), None
-        if asked or (asked is None and is_worth_correcting(self)):
-            found = corrected_latents(self, num_samples, self._ppl.seed_of(key), bool(asked))
-        if found is not None:
-            return self._ppl.at(self, found)
+        num_samples = check_count(num_samples, "num_samples")
+        key = self._ppl.key(self, SAMPLE, **options)
+        if (latents := self._latents(num_samples, key)) is not None:
+            return self._ppl.at(self, latents)
         return self._ppl.draws(self, num_samples, key)
+
+    def _latents(self, count: int, key: Any) -> np.ndarray | None:
+        """Return as many of the latent vectors that are held; None of the Gaussian's."""
+        held = None if self._draws == GAUSSIAN else self.diagnostics.latents
+        if held is None:
+            return None
+        return held[drawn.chosen(len(held), count, np.random.default_rng(self._ppl.seed_of(key)))]
+
+    def with_draws(self, draws: str = AUTO) -> Self:
+        """Return the same fit with draws by another method.
+
+        :param draws: as in ``fit``: ``"auto"``, ``"gaussian"``, ``"corrected"`` or ``"nuts"``.
+        :return: a result that holds them, and whose :attr:`cost` has what they cost besides.
+        :raises ValueError: as :meth:`nuts`, and for draws that cannot be corrected likewise.
+        """
+        new = self._with_fields(_draws=check_draws(draws))
+        _ = new.diagnostics
+        return new
 
     @serialised
     def predictive(
@@ -79,8 +85,7 @@ class FitResult(Fitted):
     ) -> dict[str, Any]:
         """Draw from the posterior predictive distribution.
 
-        The latents are the Gaussian's, also where :meth:`sample` corrects its draws;
-        :meth:`to_arviz` has predictions at the draws of :meth:`sample`.
+        The latents are draws as of :meth:`sample`.
 
         Of groups that the fit has not seen the latents come from the prior given the others::
 
@@ -196,25 +201,15 @@ class FitResult(Fitted):
         return self._ppl.whitened_density(self)
 
     @functools.cached_property
-    def diagnostics(self) -> Diagnostics:
-        """Pareto k-hat, importance-weighted bound and marginals, from 4000 draws or 16,000.
-
-        Of a model whose values take long from fewer, which take a fifth of the fit's time: 200 or
-        more. :attr:`cost` has what one takes, as ``prices``.
-        """
-        return self.diagnose()
-
-    @door_with_options_of("_ppl.seed_of_diagnostics")
     @serialised
-    def diagnose(self, num_draws: int | None = None, **options: Any) -> Diagnostics:
-        """Compute :attr:`diagnostics` from other draws, or more of them.
+    def diagnostics(self) -> drawn.Diagnostics:
+        """The draws' account: which method, how accurate, k-hat, and the chains of NUTS.
 
-        :param num_draws: how many; each is a value of the log density. By default 4000, or 16,000
-            where these do not decide whether the weights can be trusted.
-        :param options: ``seed`` of these draws in Pyro, ``rng_key`` in NumPyro.
-        :raises ValueError: if the guide has no ``NaturalGaussianGuide`` in it.
+        It is made with the draws, in ``fit`` or at their first use. The weights are those of 4,000
+        draws of the Gaussian, each a value of the log density; of a model whose values take long
+        of fewer, which take a fifth of the fit's time: 200 or more.
         """
-        return diagnosed(self, num_draws, self._ppl.seed_of_diagnostics(self, **options))
+        return drawn.made(self, self._draws)
 
     @door_with_options_of("sample", "_ppl.key")
     def to_arviz(
@@ -256,30 +251,21 @@ class FitResult(Fitted):
         return for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
 
     @door
-    def summary(
-        self,
-        var_names: str | Sequence[str] | None = None,
-        *,
-        prob: float = 0.9,
-        num_draws: int = DEFAULTS.num_draws,
-    ) -> Any:
+    def summary(self, var_names: str | Sequence[str] | None = None, *, prob: float = 0.9) -> Any:
         """Return a table of all latent sites, one number a row, and whether to believe it.
 
-        Mean, sd and interval are the Gaussian's, also where :meth:`sample` corrects its draws. In
-        the place of R-hat stands what importance weights of the draws would make of each mean and
-        standard deviation (Vehtari et al., 2024), to be believed up to a ``k_hat`` of 0.7.
+        It is one of the draws that the result holds, or of 4,000 of the Gaussian.
 
         :param var_names: of the sites, all by default.
         :param prob: between the two ends of the interval, whose tails are equal.
-        :param num_draws: of the Gaussian, always the same ones; each is a value of the log density.
         :return: a ``pandas.DataFrame`` with the columns ``mean``, ``sd``, the ends of the interval
-            (``5%`` and ``95%``), ``mean_shift`` (weighted mean minus mean, in sd), ``sd_ratio``
-            (weighted sd over sd) and ``k_hat``. The latter three are NaN where a model has no
-            importance weights, and ``attrs["note"]`` says why.
+            (``5%`` and ``95%``), and two upper 95 % limits: ``mean_error`` (of the mean, in sd) and
+            ``sd_error`` (of the sd, as a part of it). Both are at most 0.1 where draws are
+            accurate, and NaN where nothing is known; ``attrs["note"]`` says what is wrong.
         :raises ValueError: for names that are not latent sites.
         :raises ModuleNotFoundError: without pandas.
         """
-        return summary_table(self, var_names, prob, check_count(num_draws, "num_draws", 2))
+        return summary_table(self, var_names, prob)
 
     @door
     def sites(self, plate: str | None = None) -> Sites:

@@ -16,6 +16,7 @@ from ngvi._warn import warn
 from ngvi.families.draws import noise_dim
 from ngvi.families.gaussian import centred
 from ngvi.inference.first_look import check_seen
+from ngvi.inference.hooks import SAMPLE
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.result import KEPT
 from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL
@@ -141,7 +142,8 @@ def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
 def _shapes(result: Any) -> ArvizGroups:
     """Return latents and data of a run of the model with the arguments."""
     nothing = dict.fromkeys(("log_likelihood", "predictive", "prior"), False)
-    return result._ppl.groups(result, result.sample(1, corrected=False), nothing)[0]
+    draws = result._ppl.draws(result, 1, result._ppl.key(result, SAMPLE))
+    return result._ppl.groups(result, draws, nothing)[0]
 
 
 def known_target(result: Any, what: str) -> KnownTarget:

@@ -55,6 +55,7 @@ def fit(
     progress_bar: bool = True,
     batches: Any = None,
     allow_prior: bool = False,
+    draws: str = "auto",
     options: FitOptions | None = None,
     rng_key: jax.Array | None = None,
     **kwargs: Any,

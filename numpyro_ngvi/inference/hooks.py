@@ -51,8 +51,8 @@ class Hooks(shared.Hooks):
     def seed_of(self, key: jax.Array) -> list[int]:
         return np.asarray(random.key_data(key)).ravel().tolist()
 
-    def seed_of_diagnostics(self, result: Any, *, rng_key: jax.Array | None = None) -> list[int]:
-        return self.seed_of(self.key(result, DIAGNOSTICS, rng_key=rng_key))
+    def seed_of_diagnostics(self, result: Any) -> list[int]:
+        return self.seed_of(self.key(result, DIAGNOSTICS))
 
     # -- the guide --------------------------------------------------------------------
 
@@ -77,7 +77,9 @@ class Hooks(shared.Hooks):
         keys, family = random.split(key), result.family
         noise = random.normal(keys[0], (num_samples, family.dim), family.loc.dtype)
         latents = random.normal(keys[1], (num_samples, guide.latent_dim), family.loc.dtype)
-        latents = latents.at[:, others].set(family.sample(noise)[:, own])
+        held = result._latents(num_samples, key)
+        globals_ = family.sample(noise) if held is None else jnp.asarray(held, noise.dtype)
+        latents = latents.at[:, others].set(globals_[:, own])
         return guide._unpack_and_constrain(latents, dict(result.params))
 
     # -- the model --------------------------------------------------------------------

@@ -58,11 +58,12 @@ def predictions(
         model = handlers.uncondition(model)
     else:
         _check_indices(model, found, of_fit, run)
-    if new is None:
-        return replayed(model, result.guide, dict(result.params), num_samples, run, key)
     keys = jax.random.split(key)
-    draws = result.sample(num_samples, corrected=False, rng_key=keys[0]).items()
+    if new is None and result._latents(num_samples, keys[0]) is None:
+        return replayed(model, result.guide, dict(result.params), num_samples, run, key)
+    draws = result.sample(num_samples, rng_key=keys[0]).items()
     draws = {name: value for name, value in draws if name in names}
+    new = new or NewGroups({}, {})
     return predicted(model, new, not_gaussian(result.params), draws, run, keys[1])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import random
 from numpyro.infer import MCMC, NUTS
 
@@ -15,6 +16,8 @@ from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDen
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.tracing import LogDensity, latent_site
 
+#: Name of the coordinates among NumPyro's samples.
+SITE = "_z"
 #: Statistics of NumPyro that a verdict wants.
 FIELDS = ("diverging", "energy", "num_steps")
 
@@ -126,11 +129,12 @@ def run(
         num_chains=request.num_chains,
         chain_method=chain_method_of(chain_method, request.num_chains),
         progress_bar=request.progress_bar,
-        postprocess_fn=density.constrain,
+        postprocess_fn=lambda z: {**density.constrain(z), SITE: z},
     )
     init_params = starts if request.num_chains > 1 else starts[0]
     mcmc.run(rng_key, init_params=init_params, extra_fields=FIELDS)
     found = jax.device_get(mcmc.get_extra_fields(group_by_chain=True))
     draws = jax.device_get(mcmc.get_samples(group_by_chain=True))
     num_gradients = int(found["num_steps"][:, -1].sum())
-    return Chains(mcmc, draws, found["diverging"], found["energy"], num_gradients)
+    z = np.asarray(draws.pop(SITE))
+    return Chains(mcmc, draws, found["diverging"], found["energy"], num_gradients, z)

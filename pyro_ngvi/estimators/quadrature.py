@@ -190,8 +190,7 @@ def _sums(
         return NodeSums.at(noise, found, means, covariance, torch)
 
     some = rows.split(max(1, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
-    added = functools.partial(map_structure, torch.add)
-    return NodeSums(*functools.reduce(added, map(at_some, some)))
+    return NodeSums(*functools.reduce(_added, map(at_some, some)))
 
 
 def of_shape(term: Term, shape: tuple[int, ...]) -> Callable[[list[Tensor]], Tensor]:
@@ -204,6 +203,10 @@ def of_shape(term: Term, shape: tuple[int, ...]) -> Callable[[list[Tensor]], Ten
         return torch.as_tensor(constant).expand(shape)
 
     return functools.partial(term.value, constant=expanded)
+
+
+def _added(one: NodeSums, other: NodeSums) -> tuple:
+    return map_structure(torch.add, one, other)
 
 
 @torch.enable_grad()

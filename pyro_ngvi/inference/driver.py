@@ -58,6 +58,7 @@ def fit(
     progress_bar: bool = True,
     batches: Any = None,
     allow_prior: bool = False,
+    draws: str = "auto",
     options: FitOptions | None = None,
     **kwargs: Any,
 ) -> FitResult:
@@ -158,13 +159,11 @@ class _FitCall(FitCall):
         forget_others(first.guide)
         return super().set_up_mixture(first, count)
 
-    def result(self, ready: Ready) -> FitResult:
-        result = super().result(ready)
+    def keep_plan(self, result: FitResult) -> None:
         run = result.model, result.guide, self.args, self.kwargs
         for plan in self._plans if self.batches is None else ():
             if plan.is_for(*run[:2]):
                 vars(result)[PLAN] = plan, *run
-        return result
 
 
 def _check_gradients() -> None:

@@ -58,8 +58,8 @@ class Hooks(shared.Hooks):
     def seed_of(self, key: None) -> int:
         return int(torch.randint(2**31, ()))
 
-    def seed_of_diagnostics(self, result: Any, *, seed: int = 0) -> int:
-        return seed
+    def seed_of_diagnostics(self, result: Any) -> int:
+        return 0
 
     # -- the guide --------------------------------------------------------------------
 
@@ -94,7 +94,9 @@ class Hooks(shared.Hooks):
             family = result.family
             noise = family.loc.new_empty(num_samples, family.dim).normal_()
             latents = family.loc.new_empty(num_samples, guide.latent_dim).normal_()
-            latents[:, others] = family.sample(noise)[:, own]
+            held = result._latents(num_samples, key)
+            globals_ = family.sample(noise) if held is None else torch.as_tensor(held).to(noise)
+            latents[:, others] = globals_[:, own]
             return guide._constrained(latents)
 
     # -- the model --------------------------------------------------------------------

@@ -54,10 +54,10 @@ def predictions(
         new = new_groups(asked, fitted, found)
         if run is of_fit:
             model = Unobserved()(model)
-        if new is None:
+        if new is None and result._latents(num_samples, key) is None:
             traces = replayed(model, result.guide, num_samples, *run)
         else:
-            draws = result.sample(num_samples, corrected=False).items()
+            new, draws = new or NewGroups({}, {}), result.sample(num_samples).items()
             traces = predicted(model, new, {k: v for k, v in draws if k in names}, *run)
         return stacked(map(sampled, explained(traces, found or fitted)))
 

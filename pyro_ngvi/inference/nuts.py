@@ -213,4 +213,5 @@ def run(
     energy = kinetic[:, 1:] + potential.double().cpu().numpy()[:, :-1]
     draws = {name: v.cpu().numpy() for name, v in mcmc.get_samples(group_by_chain=True).items()}
     num_gradients = sum(found["gradients"][chain] for chain in each)
-    return Chains(mcmc, draws, diverging, np.hstack([energy[:, :1], energy]), num_gradients)
+    z = mcmc.whitened.cpu().numpy()
+    return Chains(mcmc, draws, diverging, np.hstack([energy[:, :1], energy]), num_gradients, z)

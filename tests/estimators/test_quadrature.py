@@ -80,7 +80,7 @@ def assert_price(ppl, family, direction, first, second, **tolerance):
         np.testing.assert_allclose(one, other, **tolerance)
 
 
-@pytest.mark.fast_in_numpyro
+@pytest.mark.fast_in_numpyro("diagonal")
 @pytest.mark.parametrize("name", ["covariance_cholesky", "diagonal"])
 def test_moments_are_those_in_closed_form(ppl, name, rng):
     model, dim = effects(ppl), 5
@@ -138,7 +138,7 @@ def test_many_raw_covariates_are_claimed_and_right(ppl):
         with ppl.plate("rows", 150):
             ppl.sample("y", ppl.dist.Bernoulli(logits=a + X @ b), obs=y)
 
-    result = ppl.fit(model, effort="quick")
+    result = ppl.fit(model)
     assert result.converged, result.reason
     assert result.cost.products < 27 * 111  # two runs, and no state is integrated twice
     # The same optimum by the Bayesian learning rule, which "auto" also gives no draws.
@@ -208,7 +208,6 @@ def test_a_log_density_that_is_no_such_sum_is_refused(ppl, make, words):
         ).step()
 
 
-@pytest.mark.fast_in_numpyro("set up before")
 @pytest.mark.parametrize("is_set_up", [False, True], ids=["", "set up before"])
 @pytest.mark.parametrize("ppl", ["numpyro"], indirect=True)
 def test_a_model_whose_numbers_nobody_has_seen_is_not_integrated_unasked(ppl, is_set_up):
@@ -293,7 +292,7 @@ def test_the_terms_of_a_pass_over_minibatches_are_those_of_its_rows(ppl):
             with ppl.plate("rows", 12, subsample_size=size) as rows:
                 ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(a + b * x[rows])), obs=y[rows])
 
-        result = ppl.fit(model, curvature="quadrature", effort="quick")
+        result = ppl.fit(model, curvature="quadrature")
         assert result.converged, result.reason
         return -result.losses[-1]
 

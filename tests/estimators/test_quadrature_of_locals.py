@@ -12,7 +12,6 @@ from ngvi.estimators.additive_terms import NotAdditiveError
 from ngvi.estimators.additivity import check_paths
 from ngvi.estimators.quadrature import expectations, num_probes
 from ngvi.latents.forest import forest_from_indices
-from tests.ppl import SLOW_IN_NUMPYRO
 
 #: Of two globals, two regions and three places in each: counts by place.
 COUNTS = np.array([3.0, 0.0, 7.0, 2.0, 2.0, 5.0])
@@ -70,7 +69,7 @@ def expected(ppl, function, families):
     return expectations(terms, families, calculus(ppl))
 
 
-@pytest.mark.fast_in_numpyro("beside another-sparse_precision")
+@pytest.mark.fast_in_numpyro("alone-block_diagonal", "beside another-sparse_precision")
 @pytest.mark.parametrize("name", ["sparse_precision", "block_diagonal"])
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
 def test_a_structured_gaussian_has_its_part_of_the_moments_of_a_dense_one(ppl, name, beside, rng):
@@ -92,7 +91,6 @@ def test_a_structured_gaussian_has_its_part_of_the_moments_of_a_dense_one(ppl, n
             )
 
 
-@SLOW_IN_NUMPYRO
 def test_a_term_that_sees_several_locals_is_refused(ppl, rng):
     """Their slopes share a column, of which the sum would be taken for one of them."""
 

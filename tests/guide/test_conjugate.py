@@ -197,7 +197,6 @@ def restore(svi, state):
     torch.set_rng_state(state[2])
 
 
-@pytest.mark.fast_in_numpyro("nothing")
 @pytest.mark.parametrize("beside", ["a Gaussian", "nothing"])
 @pytest.mark.filterwarnings("ignore:A step of")
 def test_a_bad_minibatch_leaves_conjugate_sites_as_they_were(ppl, beside):
@@ -217,7 +216,6 @@ def test_a_bad_minibatch_leaves_conjugate_sites_as_they_were(ppl, beside):
         assert np.isfinite(ppl.numpy(svi.of(svi.guide[1]).mean)).all()
 
 
-@SLOW_IN_NUMPYRO
 def test_messages_of_random_draws_are_unbiased(ppl):
     loss = ppl.elbo("NaturalELBO", num_particles=3000, curvature="stein", antithetic=False)
     svi = run(

@@ -241,7 +241,6 @@ def test_an_autoguidelist_takes_it_beside_another_guide(ppl):
     np.testing.assert_allclose(median["sigma"], sigma * np.exp(0.01), rtol=1e-6)
 
 
-@SLOW_IN_NUMPYRO
 def test_two_natural_guides_in_a_list_move_jointly(ppl):
     def model():
         ppl.sample("a", ppl.dist.Normal(ppl.array(0.0), 1.0))

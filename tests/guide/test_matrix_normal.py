@@ -36,7 +36,6 @@ def run(ppl, optimiser, loss, **options):
     return ppl.svi(guide.model, guide, optimiser, loss, args=(X, Y), **options)
 
 
-@SLOW_IN_NUMPYRO
 def test_one_step_at_the_mean_is_the_posterior(ppl):
     svi = run(ppl, ppl.optimiser("BLR", 1.0), ppl.elbo("NaturalELBO", curvature="mean"))
     svi.step()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.ppl import SLOW_IN_NUMPYRO
-
 WEIGHTS, MEANS, SD = np.array([0.3, 0.7]), np.array([-2.0, 2.0]), 0.5
 
 
@@ -31,7 +29,6 @@ def svi(ppl):
     return ppl.svi(model, guide, loss=ppl.elbo("NaturalELBO", num_particles=10))
 
 
-@SLOW_IN_NUMPYRO
 def test_blr_finds_both_modes_and_their_weights(ppl, svi):
     losses = svi.run(40)
     assert losses[-1] == pytest.approx(0.0, abs=1e-3)

@@ -132,7 +132,6 @@ def _gradient(ppl, function, at):
     return torch.autograd.grad(function(at), at, create_graph=True)[0]
 
 
-@SLOW_IN_NUMPYRO
 def test_guides_density_is_that_of_the_change_of_variables(ppl, growth):
     guide, data = growth
     _, jacobian = np.linalg.slogdet(_difference(lambda x: _map(x)[0], LATENT))

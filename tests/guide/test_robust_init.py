@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.ppl import SLOW_IN_NUMPYRO
-
 #: Covariates of 40 counts.
 X = np.random.default_rng(0).normal(size=(40, 4))
 
@@ -80,7 +78,6 @@ def test_a_width_of_the_users_is_kept_and_other_models_have_the_usual_one(ppl):
         np.testing.assert_allclose(ppl.numpy(family.stddev), 0.1, rtol=1e-6)
 
 
-@SLOW_IN_NUMPYRO
 def test_globals_beside_standardised_locals_start_narrow_if_the_guide_is_asked_to(ppl):
     """As ``NaturalGaussianGuide`` does from the same start, and the locals with an sd of 1."""
 

@@ -240,7 +240,6 @@ def test_the_user_reads_all_elements(ppl, family):
         assert draws["spread"].shape == (5, N)
 
 
-@pytest.mark.fast_in_numpyro("BLR-options1")
 @pytest.mark.parametrize(
     ("optimiser", "options"),
     [("Nagm", {"momentum": 0.0, "scale_step_size": 0.3}), ("BLR", {"momentum": 0.0})],

@@ -39,6 +39,7 @@ def result(ppl, model, args=(), kwargs=None, *, guide=None, gaussian=None, at=No
         "reason": "the bound is within 0.02 nats of its optimum",
         "cost": Cost(2000, 600, 3000),
         "seconds": 1.25,
+        "_draws": "gaussian",
     }
     return ppl.module("inference").FitResult(
         model=model,

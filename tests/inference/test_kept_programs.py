@@ -45,10 +45,9 @@ def fitted(model, *args, **kwargs):
 
 def everything(result, x):
     result.sample()
-    result.sample(200, corrected=True)
+    result.with_draws("corrected").sample(200)
     result.predictive()
     result.predictive(x, None)
-    result.diagnose()
     return result.diagnostics
 
 

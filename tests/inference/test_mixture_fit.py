@@ -51,7 +51,7 @@ def test_separated_modes_become_one_posterior(ppl, tmp_path):
     assert result.diagnostics.pareto_k < 0.5
     draws = ppl.numpy(result.sample(4000)["x"])
     assert np.mean(draws[:, 1] < -3) == pytest.approx(WEIGHTS[2], abs=0.03)
-    corrected = ppl.numpy(result.sample(4000, corrected=True)["x"])
+    corrected = ppl.numpy(result.with_draws("corrected").sample(4000)["x"])
     assert np.mean(corrected[:, 1] < -3) == pytest.approx(WEIGHTS[2], abs=0.03)
     # ... also from a file.
     result.save(tmp_path / "result.ngvi")

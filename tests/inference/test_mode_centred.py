@@ -159,7 +159,7 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
     assert plain.bound - 4 * plain.bound_error < BEST_EIGHT_SCHOOLS < result.bound
     assert [one.name for one in result.restarts] == ["the guide's start"]
     assert re.search(r"locals +by their modes given the rest\n", repr(result))
-    names = {marginal.name for marginal in result.diagnose(num_draws=50).marginals}
+    names = set(result.diagnostics.accuracy.names)
     assert {"mu", "tau", "standardised eta[7]"} < names  # what the Gaussian is over
     assert "hint" not in repr(result) and "hint" not in repr(plain)
     assert len(result.trace) == result.restarts[0].num_steps

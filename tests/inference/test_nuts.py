@@ -98,7 +98,7 @@ def judged(draws, diverging=None, energy=None, optimum=(0, 0, 0, 0)):
 
 def test_chains_that_agree_are_trusted_and_shown_beside_the_gaussian(rng):
     found = judged(rng.standard_normal((4, 500, 1)))
-    assert found.verdict == "trusted" and found.effective_draws > 1000
+    assert found.accuracy.is_accurate and found.effective_draws > 1000
     words = str(found)
     assert "x[0]" in words and "1,234 gradients" in words and "Gaussian mean" in words
     assert found.gaussian["x"][0] == 4.0
@@ -121,7 +121,7 @@ def test_each_fault_says_what_to_do(rng):
     for options, words in cases:
         with pytest.warns(UserWarning, match=words):
             found = judged(**options)
-        assert found.verdict == "not trusted"
+        assert found.accuracy.verdict == "doubtful"
 
 
 # -- the density ----------------------------------------------------------------------

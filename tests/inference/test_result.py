@@ -94,8 +94,8 @@ def test_a_later_result_leaves_an_earlier_one_alone(ppl):
     np.testing.assert_allclose(ppl.numpy(first.posterior.mean), shifted)
     drawn = ppl.numpy(first.sample(2000)["weights"])
     np.testing.assert_allclose(drawn.mean(0), shifted, atol=0.02)
-    assert first.diagnostics.worst(1)[0].shift == pytest.approx(-0.3, abs=0.1)
-    assert second.diagnostics.worst(1)[0].shift == pytest.approx(0.0, abs=0.1)
+    assert first.diagnostics.accuracy.errors[0].max() == pytest.approx(0.3, abs=0.1)
+    assert second.diagnostics.accuracy.is_accurate
     predicted = first.predictive(ppl.array([[100.0, 0.0, 0.0], [0.0, 0.0, 0.0]]), num_samples=200)
     assert predicted["y"].shape == (200, 2)
     assert ppl.numpy(predicted["y"])[:, 0].mean() == pytest.approx(100 * shifted[0], abs=4.0)
@@ -141,7 +141,7 @@ def test_the_picture_has_bound_steps_weights_and_marginals(ppl, pyplot):
     titles = [ax.get_title() for ax in figure.axes]
     assert any("bound -30.0" in title for title in titles)
     assert any("k-hat 0." in title for title in titles)
-    assert "worst marginals" in titles
+    assert any("upper limits of errors" in title for title in titles)
     labels = {label.get_text() for ax in figure.axes for label in ax.get_yticklabels()}
     assert {"weights[0]", "weights[1]", "weights[2]"} <= labels
 

@@ -194,7 +194,7 @@ def test_a_result_is_that_of_the_weights_that_its_fit_has_found(pyro_backend, re
     fitted = pyro_backend.fit(line, x, 2 * x + 0.3 * torch.sin(9 * x), effort="quick")
     with torch.no_grad():
         line.log_noise.fill_(3.0)
-    assert fitted.diagnose(1000).pareto_k < 0.3
+    assert fitted.diagnostics.pareto_k < 0.3
     assert fitted.predictive(x)["y"].std(0).max() < 2
     assert float(line.log_noise) == 3.0
     assert not [w for w in recwarn if "require gradients" in str(w.message)]

@@ -61,7 +61,6 @@ def direction(ppl, monkeypatch, model, family, few):
     return [np.asarray(value), *ppl.coordinates(gradient)]
 
 
-@pytest.mark.fast_in_numpyro("diagonal-6-1048576")
 @pytest.mark.parametrize(
     ("family", "size", "at_once"),
     [
@@ -86,7 +85,6 @@ def test_single_examples_have_the_gradients_that_they_have_together(
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.fast_in_numpyro("to the next row")
 @pytest.mark.parametrize("what", ["normalised", "to the next row", "rows of its own"])
 def test_examples_that_are_not_those_of_single_rows_are_refused(ppl, what, monkeypatch):
     """Few of them are differentiated together all the same."""

@@ -33,13 +33,12 @@ def network(ppl):
     return model
 
 
-@pytest.mark.fast_in_numpyro("auto")
 @pytest.mark.parametrize(
     "family",
     [
         "auto",  # covariance_cholesky
-        pytest.param("precision", marks=pytest.mark.slow),
-        pytest.param("block_diagonal", marks=pytest.mark.slow),
+        "precision",
+        "block_diagonal",
         "low_rank",
         "matrix_normal",
         "diagonal",

@@ -27,11 +27,6 @@ METHODS = {
     "BLR": lambda: (BLR(), NaturalELBO(2)),
     "IVON, several draws": lambda: (IVON(), NaturalELBO(3, "stein")),
 }
-FAST = "IVON", "BLR"
-EACH_METHOD = pytest.mark.parametrize(
-    "method",
-    [pytest.param(one, marks=[pytest.mark.slow] * (one not in FAST)) for one in METHODS],
-)
 NORMAL = dist.Normal(0.0, 1.0)
 
 
@@ -80,7 +75,7 @@ def linen(name, *args, **options):
     return getattr(module, name)("net", Network(is_stateful), *args, jnp.ones((1, 2)), **options)
 
 
-@EACH_METHOD
+@pytest.mark.parametrize("method", METHODS)
 def test_flax_networks_become_models_with_their_state(method):
     def network(images):
         state = {"apply_rng": ["dropout"], "mutable": ["batch_stats"]}
@@ -103,7 +98,7 @@ def counting(images, labels=None):
         numpyro.sample("label", dist.Categorical(logits=images @ weight), obs=labels)
 
 
-@EACH_METHOD
+@pytest.mark.parametrize("method", METHODS)
 def test_a_models_state_goes_from_step_to_step_whatever_the_number_of_draws(method):
     state = stepped(counting, method).state.mutable_state["state"]
     # A run of the set-up, and the three of steps.
@@ -164,7 +159,7 @@ def test_nnx_networks_become_models():
     def network(images):
         return module.random_nnx_module("net", nnx.Linear(2, 2, rngs=nnx.Rngs(0)), NORMAL)(images)
 
-    assert stepped(classifier(network), "IVON").guide.latent_dim == 6
+    assert stepped(classifier(network), "VOGN").guide.latent_dim == 6
 
 
 def test_equinox_networks_become_models():
@@ -174,7 +169,7 @@ def test_equinox_networks_become_models():
         net = eqx.nn.Linear(2, 2, key=jax.random.key(0))
         return jax.vmap(module.random_eqx_module("net", net, NORMAL))(images)
 
-    assert stepped(classifier(network), "IVON").guide.latent_dim == 6
+    assert stepped(classifier(network), "VOGN").guide.latent_dim == 6
 
 
 @pytest.mark.parametrize(

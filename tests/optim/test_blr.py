@@ -84,7 +84,6 @@ def test_one_step_through_stock_svi_is_the_exact_posterior(backend, family, regr
         assert relative_error(actual[1], sigma) < 1e-8
 
 
-@pytest.mark.fast_in_numpyro
 @pytest.mark.parametrize("family", ["covariance_cholesky"])
 def test_at_the_mean_it_is_newtons_method_and_ends_at_laplace(backend, family):
     glm = logistic(0, alike=0.0, prior_scale=2.0)

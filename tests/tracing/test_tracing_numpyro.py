@@ -122,15 +122,8 @@ def of_list(model, **options):
     return guide
 
 
-@pytest.mark.parametrize(
-    ("make_guide", "plates_of"),
-    [
-        (NaturalGaussianGuide, "model"),
-        (of_list, "guide"),
-        pytest.param(NaturalGaussianGuide, "guide", marks=pytest.mark.slow),
-        pytest.param(of_list, "model", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("make_guide", [NaturalGaussianGuide, of_list], ids=["alone", "list"])
+@pytest.mark.parametrize("plates_of", ["model", "guide"])
 def test_the_key_chooses_the_minibatch_whatever_the_draw(make_guide, plates_of):
     y = 10.0 ** jnp.arange(12.0)  # every subset has a sum of its own
     plates = lambda y: numpyro.plate("data", len(y), subsample_size=3)  # noqa: E731

@@ -20,6 +20,7 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_number
+from ngvi.inference.draws.accuracy import LARGEST_R_HAT, Accuracy, flat, labels_of
 from ngvi.inference.draws.chains import (
     effective_draws,
     energy_information,
@@ -27,8 +28,8 @@ from ngvi.inference.draws.chains import (
     r_hat,
 )
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.proposals import ENOUGH_DRAWS
-from ngvi.inference.draws.resampling import weighed
+from ngvi.inference.draws.pareto import USABLE
+from ngvi.inference.draws.proposals import ENOUGH_DRAWS, weighed
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
 from ngvi.inference.tells import door_with_options_of
@@ -48,8 +49,6 @@ FAR_BELOW = 10.0
 NUM_WARMUP, ACCEPT_PROB = (150, 500), (0.8, 0.9)
 #: Largest part of the transitions that may diverge.
 DIVERGENT_PART = 2e-3
-#: Largest R-hat, whose noise over hundreds of latents is as large.
-LARGEST_R_HAT = 1.03
 #: Smallest E-BFMI of a chain (Betancourt, 2016).
 ENERGY_INFORMATION = 0.3
 #: Largest relative standard error of a standard deviation: twice as much is a tenth of it.
@@ -59,7 +58,6 @@ WAY_OUT = (
     "Let the model see all rows, as one without subsample_size= or batches=, and go on with "
     "fit(model, ..., init=result).nuts()."
 )
-TRUSTED, NOT_TRUSTED = "trusted", "not trusted"
 
 
 class WhitenedDensity(NamedTuple):
@@ -129,6 +127,7 @@ class Chains(NamedTuple):
     diverging: np.ndarray  #: Shape ``(chains, draws)``.
     energy: np.ndarray  #: Hamiltonian of each transition, ``(chains, draws)``.
     num_gradients: int  #: Gradients, those of the warm-up included.
+    z: np.ndarray | None = None  #: Whitened latent vectors, shape ``(chains, draws, d)``.
 
 
 def plan(
@@ -158,7 +157,7 @@ def plan(
     stddevs = np.sqrt(np.maximum(w @ np.square(z - mean), 0.0))
     low, high = GOOD_STDDEVS
     is_good = (
-        best.judged.are_right(0)
+        best.pareto_k < USABLE
         and weights[0] > 1.0 - OTHER_OPTIMA
         and bool(np.all((low < stddevs) & (stddevs < high)))
     )
@@ -180,8 +179,8 @@ class NutsResult:
 
     #: The PPL's own ``MCMC``, whose samples are the model's sites, constrained.
     mcmc: Any
-    #: ``"trusted"`` or ``"not trusted"``.
-    verdict: str
+    #: Errors of means and standard deviations; ``accuracy.verdict`` is the verdict in a word.
+    accuracy: Accuracy
     #: Why, and what to do.
     reason: str
     #: Draws of the latent sites, as numpy arrays of shape ``(chains, draws, ...)``.
@@ -204,6 +203,8 @@ class NutsResult:
     sample_stats: dict[str, np.ndarray]
     _to_arviz: Callable[..., Any]
     _of_gaussian: Callable[[], dict[str, np.ndarray]]
+    #: Latent vectors in the guide's coordinates, shape ``(chains, draws, d)``.
+    latents: np.ndarray | None = None
 
     @functools.cached_property
     def gaussian(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -226,7 +227,7 @@ class NutsResult:
     def __repr__(self) -> str:
         chains, count = self.sample_stats["diverging"].shape
         return (
-            f"NutsResult({self.verdict}: {chains} chains of {count} draws, "
+            f"NutsResult({self.accuracy.verdict}: {chains} chains of {count} draws, "
             f"R-hat {self.r_hat:.3f}, {self.effective_draws:,.0f} effective draws)"
         )
 
@@ -244,23 +245,23 @@ def judged(
 
     :param of_gaussian: gives draws of the fitted Gaussian by site.
     """
-    stats = _flat(chains.draws)
+    stats = flat(chains.draws, 2)
     hats, worth = r_hat(stats), effective_draws(stats)
     worst, least = float(hats.max()), float(worth.min())
     energy = energy_information(chains.energy)
     divergent = int(chains.diverging.sum())
     faults = _faults(chains, plan, worst, least, energy)
-    verdict = NOT_TRUSTED if faults else TRUSTED
+    accuracy = Accuracy.of_chains(chains.draws, "; ".join(faults))
     reason = "; ".join(faults) or (
         f"chains agree (R-hat {worst:.3f}), {least:,.0f} effective draws at least, {divergent} "
         f"divergences, E-BFMI {energy:.2f}"
     )
     if faults:
-        warn(f"These chains are not to be trusted: {reason}.")
+        warn(f"The draws of these chains are doubtful: {reason}.")
     used = {int(i): float(plan.weights[i]) for i in np.unique(plan.optimum)}
     return NutsResult(
         mcmc=chains.mcmc,
-        verdict=verdict,
+        accuracy=accuracy,
         reason=reason,
         draws=chains.draws,
         num_gradients=chains.num_gradients,
@@ -302,12 +303,13 @@ def _faults(chains: Chains, plan: NutsPlan, worst: float, least: float, energy: 
             f"interval: take num_samples={more:,}"
         )
     else:
-        errors = error_of_stddevs(_flat(chains.draws))
+        errors = error_of_stddevs(flat(chains.draws, 2))
         if (error := float(errors.max())) > ERROR_OF_STDDEV:
             more = _more(chains.diverging.shape[1] * (error / ERROR_OF_STDDEV) ** 2)
+            labels = labels_of(chains.draws, 2)
             faults.append(
-                f"the standard deviation of {_labels(chains.draws)[int(errors.argmax())]} has an "
-                f"error of {100 * error:.0f} %, as a heavy tail's: take num_samples={more:,}"
+                f"the standard deviation of {labels[int(errors.argmax())]} has an error "
+                f"of {100 * error:.0f} %, as a heavy tail's: take num_samples={more:,}"
             )
     if not energy >= ENERGY_INFORMATION:
         faults.append(
@@ -324,19 +326,6 @@ def _more(just_enough: float) -> int:
     return math.ceil(wanted / 10**digits) * 10**digits
 
 
-def _labels(draws: dict[str, np.ndarray]) -> list[str]:
-    """Return the names of all numbers, in the order of :func:`_flat`."""
-    found = []
-    for name, values in draws.items():
-        for at in np.ndindex(values.shape[2:]):
-            found.append(name + (f"[{','.join(map(str, at))}]" if at else ""))
-    return found
-
-
-def _flat(draws: dict[str, np.ndarray]) -> np.ndarray:
-    return np.concatenate([v.reshape(*v.shape[:2], -1) for v in draws.values()], 2, dtype=float)
-
-
 def _report(found: NutsResult, num_shown: int = 12) -> str:
     chains, count = found.sample_stats["diverging"].shape
     adapted = "step size and metric" if found.adapts_metric else "step size"
@@ -345,12 +334,12 @@ def _report(found: NutsResult, num_shown: int = 12) -> str:
         parts = (f"{i} (weight {weight:.2f})" for i, weight in found.optima.items())
         begun = f", begun at optima {', '.join(parts)}"
     lines = [
-        f"NutsResult: {found.verdict}, {chains} chains of {count:,} draws{begun}",
+        f"NutsResult: {found.accuracy.verdict}, {chains} chains of {count:,} draws{begun}",
         f"  {found.reason}",
         f"  {found.num_gradients:,} gradients; the warm-up has adapted {adapted}",
         f"  {'':<22}{'mean':>12}{'sd':>12}{'Gaussian mean':>15}{'sd':>12}",
     ]
-    rows, labels = [], iter(_labels(found.draws))
+    rows, labels = [], iter(labels_of(found.draws, 2))
     for name, values in found.draws.items():
         flat = values.reshape(-1, *values.shape[2:])
         mean, sd = flat.mean(0), flat.std(0)

@@ -18,6 +18,10 @@ import numpy as np
 SCALE_PRIOR, SHAPE_PRIOR, PRIOR_SHAPE = 3.0, 10.0, 0.5
 
 
+#: Up to this ``k`` smoothed weights can be trusted (Vehtari et al., 2024), if no more is known.
+USABLE = 0.7
+#: Standard deviation of ``log w``, or its rounding, in nats, that is as good as none.
+EQUAL = 0.05
 #: Standard errors of ``k`` with each of which it is asked what is missing.
 ERRORS_OF_K = 0.0, 1.0, 2.0
 #: Fewest numbers that tell the shape of a tail, as in ``psislw`` of ArviZ.

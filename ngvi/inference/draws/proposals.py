@@ -7,17 +7,18 @@ Gaussian's given these.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 
 import numpy as np
 
-from ngvi.inference.draws.pareto import error_of_k, smoothed, tail_size
-from ngvi.inference.draws.psis import EQUAL, NUM_DRAWS, NUMBERS_AT_ONCE
-from ngvi.inference.draws.weights_verdict import USABLE, Weights, errors_of
+from ngvi.inference.draws.pareto import EQUAL, USABLE, smoothed
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
 
+#: Draws of the Gaussian for weights, and draws that a result holds.
+NUM_DRAWS = 4000
+#: Numbers of the draws that are in memory at once, 128 MiB.
+NUMBERS_AT_ONCE = 2**24
 #: Effective draws that an interval takes (Vehtari et al., 2021, for chains).
 ENOUGH_DRAWS = 400
 #: Most rounds, before the draws, that see where the globals are and how wide.
@@ -29,47 +30,36 @@ MAX_GLOBALS = 20
 
 
 class Weighed:
-    """Draws of a proposal with finite densities, and what they weigh.
+    """Draws of a proposal, and what they weigh.
 
     :param latents: shape ``(n, d)``.
-    :param raw: logarithms of their weights, shape ``(n,)``.
-    :param num_drawn: with those that are left out, for the evidence.
+    :param raw: logarithms of their weights, shape ``(n,)``; minus infinity where the density of a
+        draw is not finite.
     :ivar log_weights: smoothed and normalised, shape ``(n,)``.
+    :ivar missing: what their tail holds beyond the largest of them.
     :ivar pareto_k: of the weights' tail; zero if they hardly vary.
     :ivar evidence: ``log mean(w)`` of all draws, in nats, before smoothing.
     """
 
-    def __init__(self, latents: np.ndarray, raw: np.ndarray, num_drawn: int) -> None:
-        self.latents, self.raw, self.num_drawn = latents, raw, num_drawn
-        self.evidence = float(np.logaddexp.reduce(raw)) - math.log(num_drawn)
-        self.log_weights, shape, self._missing = smoothed(raw)
-        with np.errstate(over="ignore"):  # of draws far out
-            varies = raw.std() > EQUAL
-        self.pareto_k = shape if varies else 0.0
+    def __init__(self, latents: np.ndarray, raw: np.ndarray) -> None:
+        self.latents, self.raw = latents, raw
+        self.evidence = float(np.logaddexp.reduce(raw)) - math.log(len(raw))
+        self.log_weights, shape, self.missing = smoothed(raw)
+        self.pareto_k = 0.0 if raw[np.isfinite(raw)].std() < EQUAL else shape
 
     def joined(self, other: Weighed) -> Weighed:
         """Return all draws together, so that none of the first that weighs much is forgotten."""
-        latents, raw = np.vstack([self.latents, other.latents]), np.append(self.raw, other.raw)
-        return Weighed(latents, raw, self.num_drawn + other.num_drawn)
+        return Weighed(np.vstack([self.latents, other.latents]), np.append(self.raw, other.raw))
 
     @property
     def share(self) -> float:
         """Effective draws per draw."""
-        return float(1.0 / np.exp(2.0 * self.log_weights).sum() / len(self.log_weights))
+        return self.effective / len(self.log_weights)
 
     @property
     def effective(self) -> float:
         """Draws that they are worth."""
-        return self.share * len(self.log_weights)
-
-    @functools.cached_property
-    def judged(self) -> Weights:
-        """Evidence on averages under these weights."""
-        count = len(self.raw)
-        error = error_of_k(self.pareto_k, tail_size(count))
-        errors = errors_of(self.log_weights, self._missing, self.latents)
-        unseen = math.nan, count, math.nan, math.nan
-        return Weights(self.pareto_k, error, self.share, *unseen, errors)
+        return float(1.0 / np.exp(2.0 * self.log_weights).sum())
 
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws as often as their weights say, shape ``(count, d)``."""
@@ -90,7 +80,7 @@ class Proposal:
         self._mean = problem.space.mean(state)[indices]
 
     def weighed(self, count: int, rng: np.random.Generator) -> Weighed:
-        """Return weighed draws, without those at which the density is not finite.
+        """Return weighed draws.
 
         :raises ValueError: if there is none.
         """
@@ -99,11 +89,8 @@ class Proposal:
         log_weights = self._problem.objective.log_density(self._state, latents) - log_q
         finite = np.isfinite(log_weights)
         if not finite.any():
-            raise ValueError(
-                "corrected=True weighs draws by the model's density, which is finite at none of "
-                "them: leave it out, and look at result.diagnostics."
-            )
-        return Weighed(latents[finite], log_weights[finite], count)
+            raise ValueError("The model's log density is finite at no draw of the Gaussian.")
+        return Weighed(latents, np.where(finite, log_weights, -np.inf))
 
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
@@ -177,10 +164,23 @@ def proposal_for(problem: Problem, state: State, count: int, rng: np.random.Gene
     joint = JointTails(problem, state, np.array(found))
     for _ in range(ROUNDS):
         pilot = joint.weighed(min(NUM_DRAWS, count), rng)
+        joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
         if pilot.pareto_k <= USABLE:
             break
-        joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
     return joint
+
+
+def weighed(
+    problem: Problem,
+    state: State,
+    count: int,
+    rng: np.random.Generator,
+) -> Weighed:
+    """Return draws for the model's posterior, of a proposal that up to two rounds have adapted.
+
+    :raises ValueError: if the log density is finite at no draw.
+    """
+    return proposal_for(problem, state, count, rng).weighed(count, rng)
 
 
 def _log_det(root: np.ndarray) -> float:

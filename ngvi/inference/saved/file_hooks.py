@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ngvi.inference.draws.drawn import Diagnostics
 from ngvi.inference.saved import serialize
 from ngvi.inference.saved.serialize import Saved
 
@@ -81,7 +82,11 @@ class FileHooks:
             make_guide = saved.make_guide(self.families, self.guides)
         fields = saved.fields()
         rebuilt = self.rebuilt(saved, model, run, guide, make_guide)
-        return kind(args=run[0], kwargs=run[1], **rebuilt, **fields)
+        result = kind(args=run[0], kwargs=run[1], **rebuilt, **fields)
+        if (words := saved.meta["draws"]) is not None:
+            with saved.whole():
+                vars(result)["diagnostics"] = Diagnostics.of(words, saved.under("draws/"))
+        return result
 
     def rebuilt(
         self,

@@ -116,6 +116,9 @@ def write_result(
     arrays |= {f"trace/{name}": np.array(values) for name, values in vars(result.trace).items()}
     for index, one in enumerate(result.optima):
         arrays |= {f"optima/{index}/{k}": a for k, a in hooks.flat(one.params).items()}
+    draws = vars(result).get("diagnostics")
+    if draws is not None:
+        arrays |= {f"draws/{name}": array for name, array in draws.arrays().items()}
     if result.change is not None:
         arrays |= {f"change/{name}": array for name, array in result.change.arrays().items()}
     of_arguments: dict[str, np.ndarray] = {}
@@ -132,6 +135,8 @@ def write_result(
         **{name: getattr(result, name) for name in PLAIN},
         "cost": dataclasses.asdict(result.cost),
         "change": result.change and result.change.numbers(),
+        "asked_draws": result._draws,
+        "draws": draws and draws.in_words(),
         "validation": result.validation and plain(vars(result.validation)),
         "restarts": [list(one) for one in result.restarts],
         "optima": [
@@ -206,6 +211,7 @@ class Saved:
                 "cost": Cost(**{**meta["cost"], "prices": Prices(**meta["cost"]["prices"])}),
                 "validation": meta["validation"] and Validation(**meta["validation"]),
                 "change": self.change(),
+                "_draws": meta["asked_draws"],
                 "restarts": Table(Restart(*one) for one in meta["restarts"]),
             }
 

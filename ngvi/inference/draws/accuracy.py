@@ -1,0 +1,171 @@
+"""Errors of draws: of the mean and of the standard deviation of each number.
+
+Of draws with importance weights two things may be off. The tail of the weights, or of the weights
+times squared deviations, may hold something beyond the largest draw: a generalised Pareto
+distribution that is fitted to it says how much (:mod:`~ngvi.inference.draws.pareto`). And their
+averages have noise, which more draws mend. K-hat by itself does not tell whether averages can be
+trusted: the tail of nearly equal weights may have any shape, and carries little, and that of small
+weights may carry a variance. Of chains the noise is all there is, if they agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ngvi.inference.draws.chains import effective_draws, error_of_stddevs, r_hat
+from ngvi.inference.draws.pareto import smoothed
+from ngvi.inference.options import LEVELS
+
+#: Z-score of a two-sided limit of 95 %.
+TWO_SIDED = 1.96
+#: Most numbers of which each has a tail of its own, for the time's sake.
+MAX_TAILS = 2000
+#: Effective draws per draw above which nothing changes by more than 0.14 sd (chi-square).
+ALIKE = 0.98
+#: Standard errors of k-hat in a limit, an index of
+#: :data:`~ngvi.inference.draws.pareto.ERRORS_OF_K`.
+CAUTION = 1
+#: Largest R-hat, whose noise over hundreds of latents is as large.
+LARGEST_R_HAT = 1.03
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Accuracy:
+    """Errors of a posterior's draws, each with an upper 95 % limit.
+
+    Draws are accurate if by these limits every mean is within 0.1 standard deviations, and every
+    standard deviation within 10 %.
+    """
+
+    #: The numbers of all latent sites, such as ``"beta[2]"``: the rows of ``summary()``.
+    names: tuple[str, ...] = ()
+    #: Errors of the means in standard deviations, and of these as a part, shape ``(2, k)``.
+    errors: np.ndarray = dataclasses.field(default_factory=lambda: np.empty((2, 0)))
+    #: Upper limits of both.
+    limits: np.ndarray = dataclasses.field(default_factory=lambda: np.empty((2, 0)))
+    #: What the numbers cannot show, in words; nothing if there is no such thing.
+    fault: str = ""
+
+    @property
+    def is_accurate(self) -> bool:
+        """True if all limits are within a tenth, and nothing else is known against the draws."""
+        return not self.fault and self.worst_limit <= LEVELS.negligible
+
+    @property
+    def verdict(self) -> str:
+        """``"accurate"`` or ``"doubtful"``."""
+        return "accurate" if self.is_accurate else "doubtful"
+
+    @property
+    def worst_limit(self) -> float:
+        """The largest limit of all; infinite if there is none."""
+        return float(self.limits.max(initial=0.0)) if self.names else np.inf
+
+    def worst(self, count: int = 3) -> list[str]:
+        """Return the names of the numbers with the largest limits, the worst first."""
+        order = np.argsort(-self.limits.max(0, initial=0.0), kind="stable")
+        return [self.names[int(i)] for i in order[:count]]
+
+    @property
+    def words(self) -> str:
+        """The limits in words, and what else is known."""
+        said = [self.fault] if self.fault else []
+        if self.names:
+            of_means, of_sds = self.limits.max(1)
+            means = f"within {of_means:.2g} sd" if np.isfinite(of_means) else "without a limit"
+            sds = f"within {100 * of_sds:.2g} %" if np.isfinite(of_sds) else "without a limit"
+            said.append(f"means {means}, sds {sds} (95 % limits); worst: {self.worst(1)[0]}")
+        return "; ".join(said)
+
+    @classmethod
+    def of_weights(
+        cls,
+        values: dict[str, np.ndarray],
+        log_weights: np.ndarray,
+        missing: np.ndarray,
+        num_drawn: int,
+        is_corrected: bool,
+        fault: str = "",
+    ) -> Accuracy:
+        """Judge draws by their importance weights.
+
+        :param values: of each site at the weighed draws, with an axis of these.
+        :param log_weights: smoothed and normalised, shape ``(n,)``.
+        :param missing: the part of their mass that their own tail has missed.
+        :param num_drawn: draws of the posterior, whose averages have noise of their own.
+        :param is_corrected: whether the draws follow the weights, or are without them.
+        """
+        weights, columns = np.exp(log_weights), flat(values)
+        if is_corrected:  # what weighs nothing may be infinite
+            columns = np.where(weights[:, None] > 0, columns, 0.0)
+        used = weights if is_corrected else np.full(len(weights), 1.0 / len(weights))
+        differ = np.square(weights if is_corrected else weights - used)
+        mean = weights @ columns
+        squares = np.square(columns - mean)
+        variance = weights @ squares
+        fourth = 0.25 * np.square(squares - variance)
+        moved = used @ columns
+        narrower = np.sqrt(np.maximum(used @ squares - np.square(moved - mean), 0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sd = np.sqrt(variance)
+            off = np.abs(np.stack([moved - mean, narrower - sd])) / sd
+            noise = np.stack([differ @ squares / variance, differ @ fourth / variance**2])
+            own = np.stack([np.ones(len(sd)), weights @ fourth / variance**2]) / num_drawn
+        noise = np.sqrt(noise + own)
+        if np.square(weights).sum() * len(weights) * ALIKE <= 1.0:
+            missing = np.zeros(len(missing))
+        tails = _tails(log_weights, squares, missing)
+        errors = np.maximum(np.maximum(off, tails[0]), noise)
+        both = np.stack([errors, off + tails[CAUTION] + TWO_SIDED * noise])
+        both = np.where(variance == 0, 0.0, both)  # a constant has no errors
+        return cls(tuple(labels_of(values)), *both, fault)
+
+    @classmethod
+    def of_chains(cls, values: dict[str, np.ndarray], fault: str = "") -> Accuracy:
+        """Judge chains of draws by each other.
+
+        :param values: of each site, shape ``(chains, draws, ...)``.
+        """
+        columns = flat(values, 2)
+        errors = np.stack([effective_draws(columns) ** -0.5, error_of_stddevs(columns)])
+        hats = r_hat(columns)
+        if not fault and not hats.max(initial=1.0) <= LARGEST_R_HAT:
+            fault = f"the chains do not agree (R-hat {hats.max():.2f})"
+        return cls(tuple(labels_of(values, 2)), errors, TWO_SIDED * errors, fault)
+
+
+def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """Return what tails may hold of means, in standard deviations, and of these, as a part.
+
+    Mass ``m`` with a second moment ``s`` shifts a mean by ``sqrt(m s)`` at most (Cauchy-Schwarz).
+
+    :param squares: squared deviations, shape ``(n, k)``.
+    :param missing: the part of the mass beyond the weights, by errors of k-hat, shape ``(e,)``.
+    :return: shape ``(e, 2, k)``.
+    """
+    beyond = np.repeat(missing[:, None], squares.shape[1], 1)
+    if missing.any() and squares.shape[1] <= MAX_TAILS:
+        with np.errstate(divide="ignore"):
+            logs = log_weights[:, None] + np.log(squares)
+        beyond = np.stack([smoothed(one).missing for one in logs.T], 1)
+    with np.errstate(invalid="ignore"):
+        shifts = np.nan_to_num(np.sqrt(missing[:, None] * beyond), nan=np.inf, posinf=np.inf)
+    narrow = np.where(np.isinf(beyond), np.inf, 1.0 - 1.0 / np.sqrt(1.0 + beyond))
+    return np.stack([shifts, narrow], 1)
+
+
+def flat(values: dict[str, np.ndarray], num_axes: int = 1) -> np.ndarray:
+    """Return the numbers of all sites in a row, behind axes of draws."""
+    parts = [value.reshape(*value.shape[:num_axes], -1) for value in values.values()]
+    return np.concatenate(parts, num_axes, dtype=float)
+
+
+def labels_of(values: dict[str, np.ndarray], num_axes: int = 1) -> list[str]:
+    """Return a name for each number of each site, such as ``"beta[2]"``, in order."""
+    return [
+        name + (f"[{','.join(map(str, at))}]" if at else "")
+        for name, value in values.items()
+        for at in np.ndindex(value.shape[num_axes:])
+    ]

@@ -1,0 +1,370 @@
+"""The draws of a result: one set, by the cheapest method that is shown to be accurate.
+
+Draws of the Gaussian have importance weights ``w = p(y, theta) / q(theta)``, Pareto smoothed
+(Vehtari, Simpson, Gelman, Yao and Gabry, 2024, JMLR 25). Where these change no mean and no
+standard deviation, the draws are the Gaussian's as it is. Otherwise the bound was blind to where
+the Gaussian is and the posterior is not: between the scale of some effects and zero there is a tail
+that a Gaussian in the scale's logarithm does not have. So the latents outside of plates, if they
+are few, are drawn from a Student's t, and all others from the Gaussian given them
+(:mod:`~ngvi.inference.draws.proposals`). The t has the moments by weights of a few draws (Paananen
+et al., 2021, *Implicitly adaptive importance sampling*, Statistics and Computing 31). Draws are
+resampled systematically (Kitagawa, 1996). Where that is not accurate either, NUTS goes on from the
+fit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from ngvi._warn import warn
+from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
+from ngvi.inference.draws.accuracy import Accuracy
+from ngvi.inference.draws.pareto import EQUAL, USABLE, error_of_k, tail_size
+from ngvi.inference.draws.proposals import (
+    ENOUGH_DRAWS,
+    NUM_DRAWS,
+    NUMBERS_AT_ONCE,
+    Proposal,
+    Weighed,
+    proposal_for,
+)
+from ngvi.inference.options import LEVELS
+from ngvi.inference.posterior import to_numpy
+from ngvi.inference.prices import FEW_DRAWS, num_affordable
+from ngvi.inference.problem import Objective, Problem
+from ngvi.inference.tells import TellsWhatItHas
+from ngvi.inference.verdict.outcome import APPROXIMATE
+
+#: Draws of those that are corrected, at first and where these are not accurate.
+FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
+#: Latent vectors whose numbers are computed at once: one program does for any number of draws.
+AT_ONCE = 1000
+#: Most latents of which draws are corrected, or made by NUTS, unasked, for the memory's sake.
+MAX_LATENTS = 2000
+#: Part of the Gaussian's draws that are worth something, below which correction is not tried.
+HOPELESS = 0.005
+#: Gradients that NUTS may take unasked.
+MOST_GRADIENTS = 50_000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Diagnostics(TellsWhatItHas):
+    """Draws of a posterior, and whether to believe them. All that is not defined is None."""
+
+    #: The method that has made them: ``"gaussian"``, ``"corrected"`` or ``"nuts"``.
+    method: str
+    #: Errors of their means and standard deviations.
+    accuracy: Accuracy
+    #: The method in words.
+    how: str
+    #: Latent vectors in the guide's coordinates, shape ``(n, d)``; None of the Gaussian's, which
+    #: are drawn anew.
+    latents: np.ndarray | None = None
+    #: ``log w`` in nats of draws of the Gaussian, shape ``(num_draws,)``.
+    log_weights: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))
+    #: Chains of NUTS, with their divergences, R-hat and effective draws.
+    chains: Any = None
+
+    def __repr__(self) -> str:
+        return f"Diagnostics({self.accuracy.verdict}: {self.how}; {self.accuracy.words})"
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what a file holds of them."""
+        found = {"latents": self.latents, "log_weights": self.log_weights}
+        found |= {"errors": self.accuracy.errors, "limits": self.accuracy.limits}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def in_words(self) -> dict[str, Any]:
+        """Return what a file holds of them, for JSON: all but the chains."""
+        own = {"method": self.method, "how": self.how}
+        return {**own, "names": list(self.accuracy.names), "fault": self.accuracy.fault}
+
+    @classmethod
+    def of(cls, words: dict[str, Any], arrays: dict[str, np.ndarray]) -> Diagnostics:
+        """Return the draws of which a file holds these."""
+        limits = arrays["errors"], arrays["limits"]
+        accuracy = Accuracy(tuple(words["names"]), *limits, words["fault"])
+        own = accuracy, words["how"], arrays.get("latents"), arrays["log_weights"]
+        return cls(words["method"], *own)
+
+    @property
+    def num_draws(self) -> int:
+        """Number of draws of the Gaussian that were weighed."""
+        return len(self.log_weights)
+
+    @property
+    def num_dropped(self) -> int:
+        """Number of these at which the log density is not finite."""
+        return int(np.isneginf(self.log_weights).sum())
+
+    @functools.cached_property
+    def _weighed(self) -> Weighed | None:
+        is_empty = self.num_dropped == self.num_draws
+        return None if is_empty else Weighed(np.empty((self.num_draws, 0)), self.log_weights)
+
+    @property
+    def pareto_k(self) -> float | None:
+        """K-hat, the shape of the weights' tail: a detail, of which nothing hangs."""
+        return self._weighed and self._weighed.pareto_k
+
+    @property
+    def pareto_k_error(self) -> float | None:
+        """The standard error of :attr:`pareto_k`."""
+        return self._weighed and error_of_k(self._weighed.pareto_k, tail_size(self.num_draws))
+
+    @property
+    def effective_sample_size(self) -> float | None:
+        """``1 / sum(w^2)`` of the smoothed normalised weights."""
+        return self._weighed and self._weighed.effective
+
+    @property
+    def bound(self) -> float | None:
+        """The bound ``E_q[log w]`` in nats, from these draws."""
+        finite = self.log_weights[np.isfinite(self.log_weights)]
+        return float(finite.mean()) if len(finite) else None
+
+    @property
+    def bound_error(self) -> float | None:
+        """The standard error of :attr:`bound`, in nats."""
+        finite = self.log_weights[np.isfinite(self.log_weights)]
+        return float(finite.std(ddof=1) / math.sqrt(len(finite))) if len(finite) > 1 else None
+
+    @property
+    def importance_weighted_bound(self) -> float | None:
+        """``log mean(w)`` in nats: a lower bound on the log evidence in expectation.
+
+        It is an estimate of the log evidence where k-hat is below 0.7.
+        """
+        return self._weighed and self._weighed.evidence
+
+    @property
+    def importance_weighted_bound_error(self) -> float | None:
+        """The standard error of this, in nats; None where weights have no variance by k-hat."""
+        if self._weighed is None or not self._weighed.pareto_k < USABLE:
+            return None
+        raw = np.exp(self.log_weights - self.log_weights.max())
+        variance = len(raw) * np.sum(raw**2) / np.sum(raw) ** 2 - 1.0
+        return math.sqrt(max(variance, 0.0) / len(raw))
+
+
+def undefined(why: str) -> Diagnostics:
+    """Return the account of a Gaussian without importance weights.
+
+    :param why: in words.
+    """
+    return Diagnostics(GAUSSIAN, Accuracy(fault=why), "the Gaussian, which nothing can be said of")
+
+
+def made(result: Any, asked: str, seconds: float = math.inf) -> Diagnostics:
+    """Make the draws of a result, and add what they cost to its own.
+
+    :param asked: who may make them.
+    :param seconds: that are left, for NUTS.
+    """
+    with result._at_end() as (problem, state):
+        rng = np.random.default_rng(result._ppl.seed_of_diagnostics(result))
+        makes = _Maker(result, problem, state, rng)
+        found = makes.by_weights(asked)
+        cost = dataclasses.replace(result.cost)
+        cost.share(problem.objective.cost)
+        result.cost = cost
+    is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
+    if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
+        chains = _by_nuts(result, found)
+        found = min((found, chains), key=_order) if asked == AUTO else chains
+    if asked != GAUSSIAN and found.log_weights.size and not found.accuracy.is_accurate:
+        if result.converged:
+            warn(f"The draws are doubtful: {found.accuracy.words}. {_way_on(found)}")
+    return found
+
+
+def _order(draws: Diagnostics) -> tuple[bool, float]:
+    return bool(draws.accuracy.fault), draws.accuracy.worst_limit
+
+
+def _way_on(found: Diagnostics) -> str:
+    if found.method == NUTS:
+        return "result.nuts(num_samples=...) takes longer chains."
+    return "result.with_draws('nuts') goes on by NUTS."
+
+
+class _Maker:
+    """Maker of the draws of a result by weights."""
+
+    def __init__(self, result: Any, problem: Problem, state: Any, rng: np.random.Generator) -> None:
+        self.result, self.problem, self.state, self.rng = result, problem, state, rng
+        self.why_no_weights = why_undefined(result, problem)
+        self.why_no_density = why_without_density(result, problem)
+
+    def by_weights(self, asked: str) -> Diagnostics:
+        """Return the Gaussian's draws, or those that weights correct, if these are better."""
+        if asked == CORRECTED:
+            check_density(self.result, self.problem, "draws='corrected'", "Leave it out.")
+        if self.why_no_weights:
+            return undefined(self.why_no_weights)
+        most = max(FEW_DRAWS, NUMBERS_AT_ONCE // self.problem.space.noise_dim)
+        count = num_affordable(self.result, min(NUM_DRAWS, most))
+        gaussian = Proposal(self.problem, self.state, np.array([], int))
+        try:
+            pilot = gaussian.weighed(count, self.rng)
+        except ValueError as error:
+            return undefined(str(error))
+        best = self._gaussian(pilot)
+        is_enough = asked in (GAUSSIAN, NUTS) or (asked == AUTO and best.accuracy.is_accurate)
+        if is_enough or self.why_no_density:
+            return best
+        is_large, is_hopeless = self.result.dim > MAX_LATENTS, pilot.share < HOPELESS
+        is_vain = is_large or is_hopeless or count < NUM_DRAWS or bool(best.accuracy.fault)
+        if asked == AUTO and is_vain:
+            return best
+        found = self._corrected(pilot)
+        return found if asked == CORRECTED else min((best, found), key=_order)
+
+    def _gaussian(self, pilot: Weighed) -> Diagnostics:
+        how = f"the Gaussian as it is, by weights of {len(pilot.raw):,} draws"
+        return Diagnostics(GAUSSIAN, self._accuracy(pilot, False), how, None, pilot.raw)
+
+    def _corrected(self, pilot: Weighed) -> Diagnostics:
+        proposal = proposal_for(self.problem, self.state, MOST_DRAWS, self.rng)
+        found = proposal.weighed(FIRST_DRAWS, self.rng)
+        accuracy = self._accuracy(found, True)
+        if not accuracy.is_accurate and MOST_DRAWS * found.share > ENOUGH_DRAWS:
+            found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
+            accuracy = self._accuracy(found, True)
+        how = (
+            f"the Gaussian, corrected by weights: {len(found.raw):,} draws worth "
+            f"{found.effective:,.0f}"
+        )
+        return Diagnostics(
+            CORRECTED, accuracy, how, found.resampled(NUM_DRAWS, self.rng), pilot.raw
+        )
+
+    def _accuracy(self, found: Weighed, is_corrected: bool) -> Accuracy:
+        parts = self.result._gaussians()
+        if len(parts) != 1:
+            return Accuracy(fault=f"the guide has {len(parts)} Gaussians in it, not one")
+        values = numbers(self.result, found.latents)
+        of_weights = found.log_weights, found.missing, NUM_DRAWS, is_corrected
+        accuracy = Accuracy.of_weights(values, *of_weights, unseen(self.result))
+        rounding = self.problem.rounding(float(np.abs(found.raw[np.isfinite(found.raw)]).max()))
+        if rounding > EQUAL and not accuracy.is_accurate:
+            words = f"log weights are rounded by about {rounding:.1g} nats: use float64"
+            return dataclasses.replace(accuracy, fault=words)
+        return accuracy
+
+
+def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
+    """Return whether NUTS may go on from a result unasked."""
+    if makes.why_no_density or result.change is not None or result.dim > MAX_LATENTS:
+        return False
+    price = result.cost.prices.gradient
+    return not MOST_GRADIENTS * price > seconds and seconds > 0
+
+
+def _by_nuts(result: Any, found: Diagnostics) -> Diagnostics:
+    """Return draws of chains that go on from a result.
+
+    :param found: by weights.
+    """
+    chains = result.nuts(progress_bar=False)
+    result.cost = dataclasses.replace(result.cost)
+    result.cost.gradients += chains.num_gradients
+    count, each = chains.latents.shape[:2]
+    how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"
+    latents = chains.latents.reshape(count * each, -1)
+    rng = np.random.default_rng(0)
+    return Diagnostics(
+        NUTS, chains.accuracy, how, rng.permutation(latents), found.log_weights, chains
+    )
+
+
+def numbers(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the latent sites, constrained, at latent vectors ``(n, d)``."""
+    names = [site.name for site in result._gaussian().sites]
+    size, parts = min(AT_ONCE, len(latents)), []
+    for start in range(0, len(latents), size):
+        some = latents[start : start + size]
+        whole = np.concatenate([some, np.repeat(some[-1:], size - len(some), 0)])
+        found = result._ppl.at(result, whole)
+        parts.append({name: to_numpy(found[name])[: len(some)] for name in names})
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+
+def chosen(held: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return which of the draws that are held to take, each as often as the others but for one."""
+    rounds = [rng.permutation(held) for _ in range(-(-count // held))]
+    return np.concatenate(rounds)[:count]
+
+
+def check_may_draw(asked: str, problem: Problem, is_alone: bool, has_batches: bool) -> None:
+    """Refuse, before a fit, a method that cannot make its draws.
+
+    :param asked: who is to make them.
+    :param is_alone: whether the guide is a ``NaturalGaussianGuide``.
+    :raises ValueError: with the reason.
+    """
+    why = "the rows come in batches" if has_batches else of_objective(problem.objective)
+    if not why and not is_alone:
+        why = "the guide is no NaturalGaussianGuide"
+    if not why and asked == NUTS and problem.space.has_model_parameters:
+        names = ", ".join(map(repr, problem.space.model_parameters(problem.space.initial)))
+        why = f"the model has parameters of its own, {names}, which have no prior"
+    if why and asked in (CORRECTED, NUTS):
+        raise ValueError(f"draws={asked!r} is not possible: {why}. Leave it out.")
+
+
+def check_density(result: Any, problem: Problem, who: str, way_out: str) -> None:
+    """Refuse a posterior without importance weights.
+
+    :param who: needs them, in words.
+    """
+    if why := why_without_density(result, problem):
+        raise ValueError(
+            f"{who} needs the importance weights of a NaturalGaussianGuide, and here {why}. "
+            f"{way_out}"
+        )
+
+
+def why_undefined(result: Any, problem: Problem) -> str:
+    """Say why draws have no importance weights of all data, if so."""
+    known = vars(result).get("diagnostics")
+    if known is not None and not known.num_draws:  # of rows of which it holds a part only
+        return known.accuracy.fault
+    return of_objective(problem.objective)
+
+
+def of_objective(objective: Objective) -> str:
+    """Say why an objective has no density of all data, if so."""
+    if getattr(objective, "guide_is_enumerated", False):  # in Pyro
+        return "the guide has enumerated sites, whose draws have no single weight"
+    of_plate = objective.rows and f" (of plate '{objective.rows.plate}')"
+    words = f"the model sees minibatches{of_plate or ''}, whose density is not that of all data"
+    return words if objective.is_subsampled else ""
+
+
+def why_without_density(result: Any, problem: Problem) -> str:
+    """Say why the density of all data is not at hand, if so."""
+    if [part is result.guide for part in result._gaussians()] != [True]:
+        return f"the guide ({type(result.guide).__name__}) is no NaturalGaussianGuide"
+    return why_undefined(result, problem)
+
+
+def unseen(result: Any) -> str:
+    """Say of what importance weights see nothing, if so."""
+    drift = result.change.in_words() if result.verdict == APPROXIMATE else ""
+    return "; ".join(filter(None, [drift, elsewhere(result)]))
+
+
+def elsewhere(result: Any) -> str:
+    """Say whether other optima hold a part of the posterior."""
+    bounds = [one.bound for one in result.optima]
+    weights = np.exp(np.array(bounds[1:]) - bounds[0]) if bounds else np.zeros(0)
+    share = float(weights.sum() / (1.0 + weights.sum()))
+    if share < 1.0 - LEVELS.confidence:
+        return ""
+    return f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds"

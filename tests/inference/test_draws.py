@@ -1,0 +1,393 @@
+"""One set of draws for each result: which method makes them, and how accurate they are said."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from ngvi.inference.draws import drawn, proposals
+from ngvi.inference.draws.accuracy import Accuracy, flat
+from ngvi.inference.draws.pareto import smoothed_weights
+from ngvi.inference.draws.proposals import Weighed
+from ngvi.inference.verdict.outcome import FoundOptimum
+from ngvi.latents.layout import Plate, Site
+from tests import models
+from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
+from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
+
+NUM = 20_000
+
+# -- the statement --------------------------------------------------------------------
+
+
+def judged(values, log_weights, is_corrected):
+    found = Weighed(values, log_weights)
+    weights = found.log_weights, found.missing
+    return Accuracy.of_weights({"x": values}, *weights, 4000, is_corrected)
+
+
+def test_a_mean_or_a_width_that_weights_change_is_an_error_of_the_plain_draws(rng):
+    z = rng.standard_normal((4000, 3))
+    moved = stats.norm.logpdf(z, [0.0, 0.3, 0.0], [1.0, 1.0, 0.8]).sum(1)
+    log_weights = moved - stats.norm.logpdf(z).sum(1)
+    plain, corrected = (judged(z, log_weights, one) for one in (False, True))
+    assert plain.verdict == "doubtful" and set(plain.worst(2)) == {"x[1]", "x[2]"}
+    assert plain.errors[0, 1] == pytest.approx(0.3, abs=0.05)
+    assert plain.errors[1, 2] == pytest.approx(0.25, abs=0.06)
+    assert plain.limits[0, 0] < 0.1 and (plain.limits >= plain.errors).all()
+    assert corrected.is_accurate and "worst: x" in corrected.words
+    assert judged(z, 0.0 * log_weights, False).is_accurate
+
+
+def test_what_a_tail_may_hold_beyond_the_largest_draw_is_an_error(rng):
+    z = 0.7 * rng.standard_normal((4000, 1))  # of a standard normal, whose tails it has not
+    log_weights = (stats.norm.logpdf(z) - stats.norm.logpdf(z, 0, 0.7)).sum(1)
+    assert judged(z, log_weights, True).verdict == "doubtful"
+
+
+def test_what_is_not_finite_is_no_accuracy():
+    z = np.random.default_rng(0).standard_normal((1000, 2))
+    z[3, 1] = np.nan
+    assert judged(z, np.zeros(1000), False).verdict == "doubtful"
+    assert Accuracy(fault="nobody knows").words == "nobody knows"
+    assert not Accuracy().is_accurate
+
+
+def test_chains_are_judged_by_each_other(rng):
+    draws = rng.standard_normal((4, 500, 2))
+    assert Accuracy.of_chains({"x": draws}).is_accurate
+    few = Accuracy.of_chains({"x": draws[:, :50]})
+    assert few.verdict == "doubtful" and not few.fault
+    draws[0] += 1.0
+    assert "do not agree" in Accuracy.of_chains({"x": draws}).fault
+
+
+@pytest.mark.parametrize("count", [6, 26, 100, 1000, 20_000])
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 30.0])
+def test_smoothed_weights_are_those_of_arviz(count, spread, rng):
+    arviz = pytest.importorskip("arviz")
+    if not arviz.__version__.startswith("0."):
+        pytest.skip("ArviZ 1 has no psislw")
+    log_weights = spread * rng.standard_t(5, count) + 100.0
+    expected, shape = arviz.psislw(log_weights.copy())
+    smoothed, found = smoothed_weights(log_weights)
+    np.testing.assert_allclose(smoothed, expected, atol=1e-9)
+    assert found == pytest.approx(float(shape), rel=1e-9)
+
+
+# -- proposals ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Skew:
+    """A problem: a global with the law of a gamma variable's logarithm, and two locals around it.
+
+    Its state is the Gaussian that is the best by the bound, or any other: mean, and a root of the
+    covariance.
+    """
+
+    shape: float = 2.0
+    dim: int = 3
+
+    @property
+    def noise_dim(self):
+        return self.dim
+
+    sites = (Site("local", 0, (2,), (Plate("groups", 2, 0),)), Site("scale", 2, ()))
+
+    def __post_init__(self):
+        self.objective = self.space = self
+
+    def mean(self, state):
+        return state[0]
+
+    def draw(self, state, noise):
+        mean, root = state
+        log_q = stats.norm.logpdf(noise).sum(1) - np.log(np.diag(root)).sum()
+        return mean + noise @ root.T, log_q
+
+    def log_density(self, state, latents):
+        local, scale = latents[:, :2], latents[:, 2]
+        own = stats.loggamma.logpdf(scale, self.shape)
+        return own + stats.norm.logpdf(local, scale[:, None], 0.5).sum(1)
+
+
+def _best() -> tuple[np.ndarray, np.ndarray]:
+    # log q of the global has the mean where E[exp(u)] = shape, and that curvature.
+    variance = 1.0 / 2.0
+    mean = np.log(2.0) - 0.5 * variance
+    covariance = variance * np.ones((3, 3)) + np.diag([0.25, 0.25, 0.0])
+    return np.full(3, mean), np.linalg.cholesky(covariance)
+
+
+class Rare(Skew):
+    """The global is a Student's t, with tails that are heavier than those of the proposal."""
+
+    def log_density(self, state, latents):
+        local, scale = latents[:, :2], latents[:, 2]
+        own = stats.t.logpdf(scale, 2.6)
+        return own + stats.norm.logpdf(local, scale[:, None], 0.5).sum(1)
+
+
+def weighed(problem, state):
+    return proposals.weighed(problem, state, NUM, np.random.default_rng(0))
+
+
+def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():
+    state, exact = _best(), stats.loggamma(2.0)
+    found = weighed(Skew(), state).resampled(NUM, np.random.default_rng(1))
+    gaussian_sd = state[1][2] @ state[1][2]
+    assert gaussian_sd**0.5 < 0.9 * exact.std()  # what there is to mend
+    error = exact.std() / np.sqrt(NUM)
+    assert found[:, 2].mean() == pytest.approx(exact.mean(), abs=5 * error)
+    assert found[:, 2].std() == pytest.approx(exact.std(), rel=0.03)
+    assert found[:, 0].std() == pytest.approx(np.hypot(exact.std(), 0.5), rel=0.03)
+    slope = np.cov(found[:, 0], found[:, 2])[0, 1] / found[:, 2].var()
+    assert slope == pytest.approx(1.0, abs=0.03)
+    # Further out than the Gaussian's draws ever come.
+    low = exact.ppf(0.001)
+    assert np.mean(found[:, 2] < low) == pytest.approx(0.001, abs=0.0007)
+
+
+def test_a_variance_that_hangs_on_rare_draws_is_told_where_the_weights_do_not():
+    root = np.linalg.cholesky(np.ones((3, 3)) + np.diag([0.25, 0.25, 0.0]))
+    found = weighed(Rare(), (np.zeros(3), root))
+    accuracy = judged(found.latents, found.raw, True)
+    assert (accuracy.limits[1] > 0.1).all()  # the locals hang on the global
+    light = weighed(Skew(), _best())
+    assert judged(light.latents, light.raw, True).is_accurate
+
+
+# -- details --------------------------------------------------------------------------
+
+
+@SLOW_IN_NUMPYRO
+def test_of_an_exact_posterior_the_weights_are_the_evidence(ppl):
+    found = shared_result(ppl).diagnostics
+    assert found.accuracy.is_accurate and found.method == "gaussian"
+    assert found.num_draws == len(found.log_weights) == 4000 and found.pareto_k == 0.0
+    assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-9)
+    assert found.bound == pytest.approx(log_evidence(), abs=1e-9)
+    assert found.importance_weighted_bound_error < 1e-9
+    assert found.effective_sample_size == pytest.approx(4000)
+
+
+@pytest.mark.parametrize("name", PPLS)
+def test_float32_is_enough(name):
+    ppl = load(name)
+    with ppl.precision("float32"):
+        found = conjugate_result(ppl, shift=0.3).diagnostics
+    assert 0 < found.pareto_k < 0.7
+    error = found.importance_weighted_bound_error
+    assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=4 * error)
+    assert found.accuracy.errors[0].max() == pytest.approx(0.3, abs=0.1)
+
+
+def test_both_packages_give_the_same_weights_on_the_same_draws():
+    pytest.importorskip("numpyro")
+    pytest.importorskip("pyro")
+    at = (np.linspace(-0.5, 0.5, 8), 0.3 * np.eye(8) + 0.05 * np.tri(8))
+    found = []
+    for ppl in map(load, PPLS):
+        with ppl.float64():
+            X, group, y = models.data()
+            args = (ppl.array(X), ppl.index(group), ppl.array(y))
+            fitted = result(ppl, models.hierarchy(ppl), args, at=at)
+            with fitted._at_end() as (problem, state):
+                plain = proposals.Proposal(problem, state, np.array([], int))
+                weights = plain.weighed(1000, np.random.default_rng(2))
+                values = flat(drawn.numbers(fitted, weights.latents))
+            found.append((weights.log_weights, judged(values, weights.raw, True).limits))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-7)
+
+
+def test_minibatches_have_no_weights_and_say_so(ppl):
+    model, args = conjugate(ppl)
+    fitted = result(ppl, model, args, {"subsample_size": 5})
+    found = fitted.diagnostics
+    assert found.pareto_k is None and found.importance_weighted_bound is None
+    assert "minibatches" in found.accuracy.fault and "minibatches" in str(fitted)
+    assert fitted.summary()["mean_error"].isna().all()
+    with pytest.raises(ValueError, match=r"draws='corrected'.*minibatches.*Leave it out"):
+        fitted.with_draws("corrected")
+    with pytest.raises(ValueError, match=r"minibatches.*all rows"):
+        fitted.with_draws("nuts")
+
+
+def two_components(ppl, y):
+    """A result of a model with a component of each row, and the exact evidence."""
+    y = np.array(y)
+
+    def model(y):
+        centre = ppl.sample("centre", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        with ppl.plate("data", len(y)):
+            which = ppl.sample(
+                "which", ppl.dist.Bernoulli(ppl.array(0.4)), infer={"enumerate": "parallel"}
+            )
+            ppl.sample("y", ppl.dist.Normal(centre + 3.0 * which, 1.0), obs=y)
+
+    def joint(centre):
+        likelihood = 0.6 * stats.norm.pdf(y - centre) + 0.4 * stats.norm.pdf(y - centre - 3.0)
+        return stats.norm.pdf(centre) * np.prod(likelihood)
+
+    at = np.array([0.2]), np.array([[0.5]])
+    return result(ppl, model, (ppl.array(y),), at=at), integrate.quad(joint, -8.0, 8.0)[0]
+
+
+def test_enumerated_latents_are_summed_out(ppl):
+    fitted, evidence = two_components(ppl, [0.3, 2.6, -0.4, 3.5, 0.9])
+    found = fitted.diagnostics
+    assert found.pareto_k < 0.7
+    error = found.importance_weighted_bound_error
+    assert abs(found.importance_weighted_bound - np.log(evidence)) < 4 * error + 1e-6
+    assert found.accuracy.names == ("centre",)
+    assert set(fitted.sample(3)) == {"centre"}
+
+
+def two_latents(ppl):
+    def model():
+        for name in ("a", "b"):
+            latent = ppl.sample(name, ppl.dist.Normal(ppl.array(0.0), 1.0))
+            ppl.sample(f"y_{name}", ppl.dist.Normal(latent, 1.0), obs=ppl.array(1.0))
+
+    return model
+
+
+def list_with_a_partner(ppl, model):
+    """An ``AutoGuideList`` of a Gaussian for ``a`` and an ``AutoNormal`` for ``b``."""
+    guide = ppl.autoguide.AutoGuideList(model)
+    gaussian = ppl.guide(ppl.handlers.block(model, hide=["b", "y_b"]))
+    guide.append(gaussian)
+    partner = ppl.handlers.block(model, hide=["a", "y_a"])
+    guide.append(ppl.autoguide.AutoNormal(partner, init_scale=0.6))
+    return guide, gaussian
+
+
+@SLOW_IN_NUMPYRO
+def test_partners_in_a_list_are_weighed_too(ppl):
+    model = two_latents(ppl)
+    guide, gaussian = list_with_a_partner(ppl, model)
+    exact = np.array([0.5]), np.array([[np.sqrt(0.5)]])
+    fitted = result(ppl, model, guide=guide, gaussian=gaussian, at=exact, _draws="auto")
+    found = fitted.diagnostics
+    evidence = 2 * stats.norm(0, np.sqrt(2)).logpdf(1.0)
+    error = found.importance_weighted_bound_error
+    assert abs(found.importance_weighted_bound - evidence) < 4 * error
+    assert found.bound < evidence - 0.05  # the partner is not at its best
+    assert found.accuracy.names == ("a",) and found.latents is None
+    assert set(fitted.sample(4)) == {"a", "b"}
+    assert fitted.posterior.mean.shape == (1,)
+
+
+def test_a_guide_without_a_gaussian_of_ours_is_named(ppl):
+    model = two_latents(ppl)
+    fitted = result(ppl, model, guide=ppl.autoguide.AutoNormal(model))
+    with pytest.raises(ValueError, match=r"need a NaturalGaussianGuide.*AutoNormal"):
+        fitted.diagnostics  # noqa: B018
+    assert "failed: fit and diagnostics need" in str(fitted)
+
+
+@SLOW_IN_NUMPYRO
+def test_a_hundred_thousand_latents_need_no_memory_for_all_draws(ppl):
+    dim = 100_000
+
+    def model():
+        prior = ppl.dist.Normal(ppl.array(np.zeros(dim)), 1.0).to_event(1)
+        ppl.sample("theta", prior)
+
+    start = ppl.start_at(theta=np.zeros(dim))
+    guide = ppl.guide(model, "diagonal", init_loc_fn=start, init_scale=1.0)
+    found = result(ppl, model, guide=guide).diagnostics
+    assert len(found.accuracy.names) == dim and found.num_draws == 200
+    assert found.importance_weighted_bound == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_account_leaves_pyro_s_random_numbers_alone(pyro_backend):
+    import torch
+
+    fitted = conjugate_result(pyro_backend)
+    before = torch.get_rng_state()
+    str(fitted)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# -- results --------------------------------------------------------------------------
+
+
+def _moments(draws: dict) -> tuple[np.ndarray, np.ndarray]:
+    values = np.concatenate([np.asarray(v).reshape(len(v), -1) for v in draws.values()], 1)
+    return values.mean(0), values.std(0)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_result_draws_from_the_exact_posterior_beside_its_gaussian(ppl, precision):
+    mean, covariance, _ = models.exact_posterior()
+    sd = np.sqrt(np.diag(covariance))
+    with ppl.precision(precision):
+        fitted = conjugate_result(ppl, shift=0.3, factor=0.8)
+        auto = fitted.with_draws()
+        draws, plain = auto.sample(4000), fitted.sample(4000)
+        dtype = ppl.array(mean).dtype
+    assert auto.diagnostics.method == "corrected" and auto.diagnostics.accuracy.is_accurate
+    assert auto.cost.values > fitted.cost.values
+    assert all(value.dtype == dtype for value in draws.values())
+    assert {k: v.shape for k, v in draws.items()} == {k: v.shape for k, v in plain.items()}
+    found_mean, found_sd = _moments(draws)
+    np.testing.assert_allclose(found_mean, mean, atol=0.06 * sd.max())
+    np.testing.assert_allclose(found_sd, sd, rtol=0.06)
+    np.testing.assert_allclose(_moments(plain)[1], 0.8 * sd, rtol=0.05)
+
+
+def test_table_draws_and_predictions_are_of_one_posterior(ppl):
+    fitted = conjugate_result(ppl, shift=0.5, factor=0.7).with_draws("corrected")
+    table, (mean, sd) = fitted.summary(), _moments(fitted.sample(4000))
+    np.testing.assert_allclose(table["mean"], mean, atol=1e-9)
+    np.testing.assert_allclose(table["sd"], sd, rtol=1e-3)
+    X = np.eye(3)
+    predicted = fitted.predictive(ppl.array(X), num_samples=4000)["y"]
+    noise = 0.1 + 3 * sd.max() / np.sqrt(4000)
+    np.testing.assert_allclose(ppl.numpy(predicted).mean(0), mean[: len(X)], atol=noise)
+    data = fitted.to_arviz(4000, log_likelihood=False, predictive=False, prior=False)
+    drawn_again = {k: v.to_numpy()[0] for k, v in data["posterior"].data_vars.items()}
+    np.testing.assert_allclose(_moments(drawn_again)[0], mean, atol=1e-9)
+    more = fitted.sample(9000)
+    np.testing.assert_allclose(_moments(more)[0], mean, atol=0.03 * sd.max())
+
+
+def test_a_result_with_its_draws_is_pickled_and_saved(ppl, tmp_path):
+    fitted = conjugate_result(ppl, shift=0.3, factor=0.8).with_draws("corrected")
+    fitted.save(tmp_path / "fit.ngvi")
+    loaded = type(fitted).load(tmp_path / "fit.ngvi", fitted.model)
+    unpickled = pickle.loads(pickle.dumps(vars(fitted)["diagnostics"]))
+    for known in (unpickled, vars(loaded)["diagnostics"]):
+        np.testing.assert_array_equal(known.latents, fitted.diagnostics.latents)
+        assert str(known) == str(fitted.diagnostics)
+
+
+def test_a_part_of_the_posterior_at_other_optima_is_told(pyro_backend):
+    own = FoundOptimum({}, -30.0, 0.1, 3, True), FoundOptimum({}, -30.8, 0.1, 2, True)
+    fitted = conjugate_result(pyro_backend, shift=0.1, optima=own)
+    with pytest.warns(UserWarning, match=r"doubtful: other optima hold about 31 %"):
+        corrected = fitted.with_draws("corrected")
+    assert "draws doubtful" in str(corrected) and "other optima hold" in str(fitted)
+
+
+def test_a_method_that_cannot_be_is_refused_before_the_fit(ppl):
+    model, args = conjugate(ppl)
+    for draws in ("nuts", "corrected"):
+        with pytest.raises(ValueError, match=rf"draws='{draws}' is not possible.*minibatches"):
+            ppl.fit(model, *args, subsample_size=5, draws=draws)
+
+    def with_parameter(y):
+        ppl.sample("y", ppl.dist.Normal(ppl.param("w", ppl.array(0.0)) + z(), 1.0), obs=y)
+
+    def z():
+        return ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), 1.0))
+
+    with pytest.raises(ValueError, match=r"draws='nuts'.*parameters of its own, 'w'"):
+        ppl.fit(with_parameter, ppl.array(1.0), draws="nuts")
