@@ -109,6 +109,8 @@ class NaturalGaussianGuide:
         """Choose the family for the latents."""
         family, self._family_reason = self._choose_family(layout)
         self.family, self.sites = family.for_layout(layout), layout.sites
+        if check := vars(self).pop("_check_layout", None):  # of a file, before there are numbers
+            check(self.family, self.sites)
         if self._has_plates:
             self._minibatch(self._prototype_frames).check(self.family, has_parts(self.family))
 

@@ -27,6 +27,7 @@ from ngvi.inference.prices import Timed
 from ngvi.inference.problem import Integrated, Problem
 from ngvi.inference.request import Request
 from ngvi.inference.runs import Run
+from ngvi.inference.saved.schema import printable
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
 from ngvi.inference.tables import Table
@@ -166,7 +167,7 @@ def account(
         "validation": None if problem.objective.is_subsampled else best.validation,
         "restarts": outcome.restarts(LEVELS.same),
         "verdict": outcome.verdict,
-        "reason": reason,
+        "reason": printable(" ".join(reason.split())),
         "cost": dataclasses.replace(problem.objective.cost),
         "seconds": request.seconds,
     }

@@ -18,7 +18,6 @@ import numpy as np
 
 from ngvi import errors
 from ngvi._door import as_written, written_here
-from ngvi._warn import warn
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference.options import EFFORTS, FitOptions
 from ngvi.inference.tells import signature_of
@@ -222,7 +221,6 @@ class ModelCall:
         signature = signature_of(self.model, follow=False)
         if signature is not None:
             self._compare(signature)
-            self._warn_of_near_keywords(signature)
 
     def explain(self, error: Exception) -> None:
         """Say of a model that has raised how it is called, if that was wrong.
@@ -265,15 +263,6 @@ class ModelCall:
             return f"{words}keywords, such as family={strings[0] if strings else 'diagonal'!r}."
         return f"{words}has {reason}."
 
-    def _warn_of_near_keywords(self, signature: inspect.Signature) -> None:
-        for name in self.kwargs if _takes_any(signature) else ():
-            near = self._near(name)
-            if near and name not in signature.parameters:
-                warn(
-                    f"{name}= goes to the model, which takes any keyword. If an option of "
-                    f"{self.name} is meant, it is {near[0]}=."
-                )
-
     def _near(self, name: str) -> list[str]:
         return difflib.get_close_matches(name.lower(), self.options, 1, cutoff=0.8)
 
@@ -304,23 +293,6 @@ def check_predictive(
         )
     if args or kwargs:
         ModelCall(predictive, model, args, kwargs, "rng_key= in NumPyro").check()
-
-
-def check_takes(model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Refuse a model that a file's arguments, or those in their place, are none of.
-
-    :raises ValueError: with how it is called.
-    """
-    signature = signature_of(model, follow=True)
-    try:
-        if signature is not None:
-            signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ValueError(
-            f"{_call(model)} is not the model of this file's fit, whose arguments ({len(args)} by "
-            f"place{''.join(f', {name}=' for name in kwargs)}) it does not take: {error}. Give the "
-            "model of the fit."
-        ) from None
 
 
 def _takes_any(signature: inspect.Signature) -> bool:

@@ -6,6 +6,8 @@ import dataclasses
 
 import numpy as np
 
+from ngvi.errors import DamagedFileError
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Change:
@@ -42,12 +44,32 @@ class Change:
             f"all rows may be {self.left_open:.2g} nats higher"
         )
 
+    def kept(self, weights: np.ndarray) -> np.ndarray:
+        """Return the weights of observations, which are zero for those that are left out.
+
+        :raises DamagedFileError: for one that is not there, as a file may say.
+        """
+        if np.any(self.left_out >= len(weights)):
+            raise DamagedFileError("The result leaves out observations that are not there.")
+        found = weights.copy()
+        found[self.left_out] = 0.0
+        return found
+
+    def check(self, dim: int) -> None:
+        """Refuse what is no change of a posterior over ``dim`` latents.
+
+        :raises ValueError: for other shapes, or a Gaussian without a density.
+        """
+        shapes = [np.shape(one) for one in (self.mean, self.factor)]
+        is_prior = shapes == [(dim,), (dim, dim)] and np.isfinite(np.linalg.slogdet(self.factor)[1])
+        is_right = self.left_out.dtype.kind in "iu" and np.all(self.left_out >= 0)
+        if not (is_right and self.left_out.ndim == 1 and (is_prior or self.mean is self.factor)):
+            raise ValueError("rows that were added or left out are none of this result's")
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what a file holds of it."""
-        found = {"left_out": self.left_out, "mean": self.mean, "factor": self.factor}
-        return {name: array for name, array in found.items() if array is not None}
+        return {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
 
     def numbers(self) -> dict[str, float | int]:
         """Return what a file holds of it."""
-        numbers = {"bound": self.bound, "bound_error": self.bound_error, "drift": self.drift}
-        return {**{k: float(v) for k, v in numbers.items()}, "num_updates": self.num_updates}
+        return {k: v for k, v in vars(self).items() if k not in ("mean", "factor", "left_out")}

@@ -12,7 +12,7 @@ import numpy as np
 
 from ngvi._door import door
 from ngvi.errors import check_flag, check_model, shown
-from ngvi.inference.arguments import check_path, check_takes
+from ngvi.inference.arguments import check_path
 from ngvi.inference.change import Change
 from ngvi.inference.hooks import Hooks
 from ngvi.inference.posterior import Parameters
@@ -196,12 +196,13 @@ class Fitted(TellsWhatItHas):
         check_model(model)
         check_guide(guide)
         file = serialize.read_result(path, cls._ppl.library)
+        passed = (Exception,) if args or kwargs else (ValueError,)
         if not args and not kwargs:
             args, kwargs = file.arguments(
                 lambda array, saved: files.own(array, saved if place is None else place)
             )
-        check_takes(model, args, kwargs)
-        return files.result(cls, file, model, (args, kwargs), guide)
+        with file.whole("or of another model: it does not run with the arguments", *passed):
+            return files.result(cls, file, model, (args, kwargs), guide)
 
     # -- how it went ------------------------------------------------------------------
 

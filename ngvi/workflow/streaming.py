@@ -44,9 +44,8 @@ class ChangedObjective(Forwarding):
         if change.mean is not None and change.factor is not None:
             self._prior = DenseGaussian(change.mean, change.factor)
         self.guide_is_enumerated = False
-        self._kept, self._left_out = rows.weights.copy(), np.zeros(len(rows.weights))
-        self._left_out[change.left_out] = rows.weights[change.left_out]
-        self._kept[change.left_out] = 0.0
+        self._kept = change.kept(rows.weights)
+        self._left_out = rows.weights - self._kept
 
     def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
         values = self._rows.log_likelihood(theta)

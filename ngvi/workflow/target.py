@@ -117,7 +117,7 @@ class Target:
 
     def changed(self, change: Change) -> Target:
         """Return it with another prior, and without rows that are left out."""
-        new = self.without(change.left_out)
+        new = dataclasses.replace(self, weights=change.kept(self.weights))
         if change.mean is None or change.factor is None:
             return new
         prior = RestOfDensity.gaussian(DenseGaussian(change.mean, change.factor))
@@ -128,12 +128,6 @@ class Target:
         if self.predictors is not None:
             return self.predictors.values(self.predictors.at(theta))
         return self.rows.log_likelihood(theta)
-
-    def without(self, elements: np.ndarray | int) -> Target:
-        """Return it without some elements."""
-        weights = self.weights.copy()
-        weights[elements] = 0.0
-        return dataclasses.replace(self, weights=weights)
 
     def sites(self, q: DenseGaussian) -> ElementSites:
         """Return the sites of all elements under a Gaussian."""

@@ -39,6 +39,10 @@ class FileHooks(shared.FileHooks):
         found = serialize.guide_options(result.guide, self.families, self.guides, **options)
         return {"rng_key": key, **found}
 
+    def abstract(self, family: Any, dim: int) -> Any:
+        loc = jax.ShapeDtypeStruct((dim,), jnp.result_type(float))
+        return jax.eval_shape(lambda loc: family.initial(loc, 1.0), loc)
+
     def as_array(self, value: Any) -> np.ndarray | None:
         is_array = isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, prng_key)
         return np.asarray(value) if is_array else None
@@ -92,16 +96,17 @@ class FileHooks(shared.FileHooks):
 
         def made(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
             leaves = [self.own(arrays[name]) for name in numbers]
-            return jax.tree.unflatten(jax.tree.structure(own), leaves)
+            params = jax.tree.unflatten(jax.tree.structure(own), leaves)
+            with saved.whole():
+                saved.check_state(parameters, parameters.restored(params))
+            return params
 
-        impl, data = saved.meta["rng_key"]
-        return {
-            "model": ready.model,
-            "guide": ready.guide,
-            "params": made(saved.under("params/")),
-            "optima": saved.optima(made),
-            "_rng_key": random.wrap_key_data(jnp.array(data, jnp.uint32), impl=impl),
-        }
+        params = made(saved.under("params/"))
+        with saved.whole():
+            impl, data = saved.meta["rng_key"]
+            key = random.wrap_key_data(jnp.array(data, jnp.uint32), impl=impl)
+        found = {"model": ready.model, "guide": ready.guide, "optima": saved.optima(made)}
+        return {**found, "params": params, "_rng_key": key}
 
 
 def _devices(name: str) -> list[jax.Device]:

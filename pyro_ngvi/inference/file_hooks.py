@@ -31,6 +31,9 @@ class FileHooks(shared.FileHooks):
     def flat(self, params: dict[str, Any]) -> dict[str, np.ndarray]:
         return {name: to_numpy(value) for name, value in params.items()}
 
+    def abstract(self, family: Any, dim: int) -> Any:
+        return family.initial(torch.empty(dim, device="meta"), 1.0)
+
     def as_array(self, value: Any) -> np.ndarray | None:
         return to_numpy(value) if isinstance(value, Tensor) else None
 
@@ -47,9 +50,12 @@ class FileHooks(shared.FileHooks):
 
     def own(self, array: np.ndarray, place: Any = "") -> Tensor:
         own = torch.from_numpy(array)
-        if isinstance(place, torch.device):
-            return own.to(place)
-        return own.to(place) if place and _is_here(place) else own
+        try:
+            return own.to(place) if place else own
+        except (RuntimeError, AssertionError):  # torch without it, or fewer of them
+            if isinstance(place, torch.device):
+                raise
+            return own
 
     def at_a_third(self, support: Any, shape: tuple[int, ...], like: Any) -> float:
         return float(biject_to(support)(like.new_full(shape, 1 / 3)).sum())
@@ -70,18 +76,13 @@ class FileHooks(shared.FileHooks):
             saved.check_same(gaussians(ready.guide), self.at_a_third, self.flat(own))
 
             def made(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-                return {name: torch.from_numpy(arrays[name]).to(own[name]) for name in own}
+                params = {name: torch.from_numpy(arrays[name]).to(own[name]) for name in own}
+                with saved.whole():
+                    saved.check_state(parameters, parameters.restored(params, with_own=True))
+                return params
 
             params = made(saved.under("params/"))
             parameters.write(parameters.restored(params, with_own=True))
             keep()
         found = {"model": ready.model, "guide": ready.guide, "optima": saved.optima(made)}
         return {**found, "params": params}
-
-
-def _is_here(place: str) -> bool:
-    try:
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError):  # torch without it, or fewer of them
-        return False
-    return True

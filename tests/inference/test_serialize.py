@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def test_another_model_is_refused(ppl, tmp_path):
     def other(X, y):
         ppl.sample("beta", ppl.dist.Normal(ppl.array(0.0), 1.0))
 
-    with pytest.raises(ValueError, match=r"another model.*loc.*\(3,\).*\(1,\)"):
+    with pytest.raises(ValueError, match=r"another model.*'weights' \(3,\).*'beta' \(\)"):
         loaded(ppl, one, tmp_path / "file", model=other)
 
 
@@ -161,18 +162,78 @@ def test_files_of_something_else_are_refused(ppl, tmp_path):
         type(one).load(path, one.model)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"guide": None}, {"arguments": 3}, {"sites": 1}, {"cost": []}, {"restarts": [[1]]}],
-    ids=str,
-)
-def test_what_somebody_made_is_refused_as_damaged(ppl, tmp_path, change):
+#: A key of the text, or the end of an array's name; what takes its place; words of the error.
+CRAFTED = [
+    ("guide", None, "'guide' is not what"),
+    ("guide.family", "mixture", "a Gaussian that has"),
+    ("guide.options", {"no": "such option"}, "no"),
+    ("guide.others", {"prefix": 3, "x": "y"}, "x"),
+    ("arguments", 3, "int"),
+    ("arguments", {"list": []}, "not enough values"),
+    ("arguments.tuple.0.tuple.0.own.1", "meta", "on 'meta'"),
+    ("sites", 1, "'sites' is not what"),
+    ("sites.0.0.2", "text", "'sites' is not what"),
+    ("cost.gradients", "text", "'cost' is not what"),
+    ("restarts", [[1]], "'restarts' is not what"),
+    ("optima", None, "'optima' is not what"),
+    ("verdict", "\x1b[2J", "'verdict' is not what"),
+    ("verdict", "right", "'verdict' is not what"),
+    ("reason", "\x1b]0;x\x07", "'reason' is not what"),
+    ("seconds", "3", "'seconds' is not what"),
+    ("structure", 2**70, "'structure' is not what"),
+    ("more", 1, "'more' is not what"),
+    ("validation", {"bound": "x", "error": 0.0}, "'validation' is not what"),
+    ("change", {"bound": 0.0}, "'change' is not what"),
+    ("data/0", np.arange(3).astype("M8[s]"), "datetime64"),
+    ("loc", np.array([0.0, np.nan, 0.0]), "is not finite in"),
+    ("scale_tril", np.zeros((3, 3)), "its Gaussian has no density"),
+    ("trace/losses", np.zeros((2, 2)), "no result has an array"),
+    ("trace/losses", np.array(["a"]), "no result has an array"),
+    ("else", np.zeros(1), "no result has an array"),
+]
+
+
+def placed(tree, where, value):
+    """Put a value into a tree of lists and dictionaries."""
+    for key in where[:-1]:
+        tree = tree[int(key) if isinstance(tree, list) else key]
+    key = where[-1]
+    tree[int(key) if isinstance(tree, list) else key] = value
+
+
+def test_what_somebody_made_is_refused_as_damaged(ppl, tmp_path):
     one, path = conjugate_result(ppl), tmp_path / "file"
     one.save(path)
     meta, arrays = files.unpacked(io.BytesIO(path.read_bytes()))
-    files.write(path, files.packed({**meta, **change}, arrays))
-    with pytest.raises(DamagedFileError, match="file' is damaged"):
+    for where, value, words in CRAFTED:
+        changed, others = json.loads(json.dumps(meta)), dict(arrays)
+        if isinstance(value, np.ndarray):
+            name = next((name for name in arrays if name.endswith(where)), where)
+            others[name] = value
+        else:
+            placed(changed, where.split("."), value)
+        files.write(path, files.packed(changed, others))
+        with pytest.raises(DamagedFileError) as caught:
+            type(one).load(path, one.model)
+        message = str(caught.value)
+        assert "file' is damaged" in message and words in message, (where, message)
+        assert message.partition("\n")[0].isprintable()
+
+
+def test_a_small_file_of_a_large_gaussian_takes_no_memory(ppl, tmp_path):
+    one, path = conjugate_result(ppl), tmp_path / "file"
+    one.save(path)
+    meta, arrays = files.unpacked(io.BytesIO(path.read_bytes()))
+    meta["guide"].update(family="mixture", options={"num_components": 10**9})
+    files.write(path, files.packed(meta, arrays))
+    tracemalloc.start()
+    with pytest.raises(DamagedFileError, match="12 numbers of a Gaussian that has 3,000,000,000"):
         type(one).load(path, one.model)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**24
+    with pytest.raises(ValueError, match="would take .* bytes of memory"):
+        files.unpacked(io.BytesIO(files.packed({"bomb": [{}] * 400_000}, {})))
 
 
 def test_arguments_come_back_to_their_device_or_to_another(ppl, tmp_path):

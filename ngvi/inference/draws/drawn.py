@@ -37,6 +37,7 @@ from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.prices import FEW_DRAWS, num_affordable
 from ngvi.inference.problem import Objective, Problem
+from ngvi.inference.saved.schema import printable
 from ngvi.inference.tells import TellsWhatItHas
 from ngvi.inference.verdict.outcome import APPROXIMATE
 
@@ -82,14 +83,22 @@ class Diagnostics(TellsWhatItHas):
     def in_words(self) -> dict[str, Any]:
         """Return what a file holds of them, for JSON: all but the chains."""
         own = {"method": self.method, "how": self.how}
-        return {**own, "names": list(self.accuracy.names), "fault": self.accuracy.fault}
+        fault = printable(self.accuracy.fault)
+        return {**own, "names": list(self.accuracy.names), "fault": fault}
 
     @classmethod
-    def of(cls, words: dict[str, Any], arrays: dict[str, np.ndarray]) -> Diagnostics:
-        """Return the draws of which a file holds these."""
-        limits = arrays["errors"], arrays["limits"]
+    def of(cls, words: dict[str, Any], arrays: dict[str, np.ndarray], dim: int) -> Diagnostics:
+        """Return the draws of which a file holds these.
+
+        :raises ValueError: if they are none of ``dim`` latents.
+        """
+        limits, log_weights = (arrays["errors"], arrays["limits"]), arrays["log_weights"]
+        latents = arrays.get("latents", np.zeros((1, dim)))
+        shapes = [one.shape for one in limits] == [(2, len(words["names"]))] * 2
+        if not (shapes and latents.shape[1:] == (dim,) and np.isfinite(latents).all()):
+            raise ValueError("its draws are none of these latents")
         accuracy = Accuracy(tuple(words["names"]), *limits, words["fault"])
-        own = accuracy, words["how"], arrays.get("latents"), arrays["log_weights"]
+        own = accuracy, words["how"], arrays.get("latents"), log_weights
         return cls(words["method"], *own)
 
     @property

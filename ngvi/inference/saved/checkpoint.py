@@ -54,7 +54,7 @@ class Checkpoint:
         try:
             result.save(self.path, data=False)
             self._highest = bound
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if not self._has_warned:
                 warn(f"checkpoint={os.fspath(self.path)!r} cannot be written ({error}).")
             self._has_warned = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -79,14 +80,26 @@ class FileHooks:
         :param make_guide: makes the guide, in place of what the file says of it.
         """
         if guide is None and make_guide is None:
-            make_guide = saved.make_guide(self.families, self.guides)
+            make_guide = saved.make_guide(self.families, self.guides, self.num_numbers)
         fields = saved.fields()
         rebuilt = self.rebuilt(saved, model, run, guide, make_guide)
-        result = kind(args=run[0], kwargs=run[1], **rebuilt, **fields)
-        if (words := saved.meta["draws"]) is not None:
-            with saved.whole():
-                vars(result)["diagnostics"] = Diagnostics.of(words, saved.under("draws/"))
-        return result
+        found = kind(args=run[0], kwargs=run[1], **rebuilt, **fields)
+        with saved.whole():
+            if found.change is not None:
+                found.change.check(found.dim)
+            if (words := saved.meta["draws"]) is not None:
+                draws = Diagnostics.of(words, saved.under("draws/"), found.dim)
+                vars(found)["diagnostics"] = draws
+        return found
+
+    def num_numbers(self, family: Any, dim: int) -> int:
+        """Return how many numbers a family of ``dim`` latents has, without them."""
+        found = self.abstract(family, dim).coordinates().values()
+        return sum(math.prod(one.shape) for one in found)
+
+    def abstract(self, family: Any, dim: int) -> Any:
+        """Return a family of ``dim`` latents with shapes in the place of its numbers."""
+        raise NotImplementedError
 
     def rebuilt(
         self,

@@ -23,24 +23,23 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ngvi.errors import DamagedFileError
+from ngvi.inference.saved.schema import KINDS, check_text, printable
 
 #: The entry of the JSON text, whose bytes are an array as well.
 META = "meta.json"
-#: Kinds of arrays that are numbers, texts or times.
-KINDS = "biufcSUmM"
 
 
 def packed(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     """Return the content of a file.
 
-    :param meta: what JSON can hold, and infinities and NaN.
+    :param meta: what JSON can hold, numbers of numpy, and infinities and NaN.
     :param arrays: numbers and texts.
     :raises TypeError: for arrays of objects.
     """
     for name, array in arrays.items():
         if array.dtype.kind not in KINDS:
             raise TypeError(f"The array '{name}' holds objects ({array.dtype}), which no file has.")
-    text = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+    text = np.frombuffer(json.dumps(meta, default=lambda one: one.item()).encode(), np.uint8)
     file = io.BytesIO()
     np.savez(file, **{META: text, **arrays})  # type: ignore[arg-type]
     return file.getvalue()
@@ -58,14 +57,19 @@ def unpacked(file: BinaryIO) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not is_plain or sum(entry.file_size for entry in entries) > size:
             raise ValueError("it claims to hold more than it has bytes")
         arrays = {one.filename.removesuffix(".npy"): _array(archive.read(one)) for one in entries}
-    return json.loads(arrays.pop(META).tobytes()), arrays
+    text = arrays.pop(META).tobytes()
+    check_text(text, size)
+    return json.loads(text), arrays
 
 
 def _array(content: bytes) -> np.ndarray:
     """Return the array of an entry, whose shape is checked before it is made."""
     file = io.BytesIO(content)
     np.lib.format.read_magic(file)
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    try:
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    except MemoryError:  # Python's, of a text of many brackets
+        raise ValueError("an array has no header") from None
     size = math.prod(shape) * dtype.itemsize
     if dtype.kind not in KINDS or size != len(content) - file.tell():
         raise ValueError(f"an array claims to be {dtype} {shape}, and is not")
@@ -74,19 +78,20 @@ def _array(content: bytes) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def whole(path: str | os.PathLike, words: str) -> Iterator[None]:
+def whole(path: str | os.PathLike, words: str, *passed: type[Exception]) -> Iterator[None]:
     """Blame the file for whatever fails inside.
 
     :param words: what the file is then, behind its name.
-    :raises DamagedFileError: for any error but of memory.
+    :param passed: errors that are raised as they are, besides those of memory.
+    :raises DamagedFileError: for any other error.
     """
     try:
         yield
-    except (DamagedFileError, MemoryError):
+    except (DamagedFileError, MemoryError, *passed):
         raise
     except Exception as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        why = why.partition("\n")[0] or type(error).__name__
+        why = printable(why.partition("\n")[0]) or type(error).__name__
         raise DamagedFileError(f"The file {os.fspath(path)!r} {words}: {why}.") from error
 
 

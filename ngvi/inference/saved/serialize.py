@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
@@ -18,7 +19,8 @@ from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference.change import Change
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Cost, Prices
-from ngvi.inference.saved import files
+from ngvi.inference.saved import files, schema
+from ngvi.inference.saved.tree import of_tree, tree_of
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import FoundOptimum, Restart
@@ -30,76 +32,6 @@ FIRST = b"ngvi checkpoint "
 #: Fields of a result that JSON holds as they are, and options that a family finds by itself.
 PLAIN = ("verdict", "reason", "seconds")
 DERIVED = "structure", "independent", "shapes", "base_options"
-#: See :meth:`~ngvi.inference.saved.file_hooks.FileHooks.at_a_third`.
-AtAThird = Callable[[Any, tuple[int, ...], Any], float]
-
-# -- arguments of a model ------------------------------------------------------------------
-
-
-def tree_of(
-    value: Any,
-    where: str,
-    arrays: dict[str, np.ndarray],
-    as_array: Callable[[Any], np.ndarray | None],
-    place: Callable[[Any], str],
-) -> Any:
-    """Return a tree of lists, tuples, dicts, numbers, texts and arrays as JSON.
-
-    :param where: it is, in words.
-    :param arrays: gets those of the tree.
-    :param as_array: the numpy array of one of the PPL's own arrays, or None for anything else.
-    :param place: the name of the device where such an array is.
-    :raises TypeError: for anything that such a file cannot hold.
-    """
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if type(value) in (list, tuple):
-        parts = [tree_of(v, f"{where}[{i}]", arrays, as_array, place) for i, v in enumerate(value)]
-        return {type(value).__name__: parts}
-    if type(value) is dict and all(type(key) is str for key in value):
-        of_parts = arrays, as_array, place
-        found = {k: tree_of(v, f"{where}[{k!r}]", *of_parts) for k, v in value.items()}
-        return {"dict": found}
-    kind, array = "own", as_array(value)
-    if array is None and isinstance(value, (np.ndarray, np.generic)):
-        kind, array = "numpy", np.asarray(value)
-    if array is None or array.dtype.kind not in files.KINDS:
-        raise TypeError(
-            f"The model's {where} is a {type(value).__name__}, which a file cannot hold: write "
-            "save(path, data=False), and give the arguments to load(path, model, ...) again."
-        )
-    name = f"data/{len(arrays)}"
-    arrays[name] = array
-    return {kind: [name, place(value)] if kind == "own" else name}
-
-
-def of_tree(tree: Any, arrays: dict[str, np.ndarray], own: Callable[[np.ndarray, str], Any]) -> Any:
-    """Return the value of which :func:`tree_of` made JSON.
-
-    :param own: makes the PPL's array of numpy's, for a device of this name.
-    """
-    if not isinstance(tree, dict):
-        return tree
-    ((kind, content),) = tree.items()
-    match kind:
-        case "list" | "tuple":
-            parts = [of_tree(part, arrays, own) for part in content]
-            return parts if kind == "list" else tuple(parts)
-        case "dict":
-            return {key: of_tree(part, arrays, own) for key, part in content.items()}
-        case "own":
-            name, place = content
-            return own(arrays[name], place)
-        case _:
-            return arrays[content]
-
-
-# -- results -------------------------------------------------------------------------------
-
-
-def plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return numbers as Python's own, for JSON."""
-    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
 
 
 def write_result(
@@ -124,7 +56,7 @@ def write_result(
     of_arguments: dict[str, np.ndarray] = {}
     tree = None
     if arguments is not None:
-        (args, kwargs), how = arguments, (of_arguments, hooks.as_array, hooks.place)
+        (args, kwargs), how = arguments, (of_arguments, hooks)
         places = [tree_of(value, f"argument {i}", *how) for i, value in enumerate(args)]
         named = {k: tree_of(value, f"argument {k}", *how) for k, value in kwargs.items()}
         tree = {"tuple": [{"tuple": places}, {"dict": named}]}
@@ -137,17 +69,17 @@ def write_result(
         "change": result.change and result.change.numbers(),
         "asked_draws": result._draws,
         "draws": draws and draws.in_words(),
-        "validation": result.validation and plain(vars(result.validation)),
+        "validation": result.validation and vars(result.validation),
         "restarts": [list(one) for one in result.restarts],
-        "optima": [
-            plain({k: v for k, v in vars(one).items() if k != "params"}) for one in result.optima
-        ],
+        "optima": [{k: v for k, v in vars(o).items() if k != "params"} for o in result.optima],
         "sites": sites_of(result._gaussians(), hooks.at_a_third),
         "structure": structure_of(result._gaussians()),
         "arguments": tree,
         **others,
     }
-    files.write(path, files.packed(meta, {**arrays, **of_arguments}))
+    content = files.packed(meta, {**arrays, **of_arguments})
+    schema.check(*files.unpacked(io.BytesIO(content)))  # now, rather than when it is loaded
+    files.write(path, content)
 
 
 def read_result(path: str | os.PathLike, library: str) -> Saved:
@@ -169,15 +101,18 @@ def read_result(path: str | os.PathLike, library: str) -> Saved:
         with files.whole(path, f"is damaged, or no result that was saved by {library}"):
             saved = Saved(*files.unpacked(file), path=name)
             kind, version, other = (saved.meta[key] for key in ("format", "version", "library"))
+        other = schema.printable(str(other))
     if kind != FORMAT:
         raise ValueError(f"{name!r} is no saved result, but of the kind {kind!r}.")
     if version != VERSION:
         raise ValueError(
-            f"{name!r} is of version {version} of the format, and this {library} reads "
+            f"{name!r} is of version {version!r} of the format, and this {library} reads "
             f"version {VERSION}: use the version of {library} that wrote it, or fit again."
         )
     if other != library:
         raise ValueError(f"{name!r} is a result of {other}: load it by {other}.FitResult.load.")
+    with saved.whole():
+        schema.check(saved.meta, saved.arrays)
     return saved
 
 
@@ -192,9 +127,13 @@ class Saved:
     arrays: dict[str, np.ndarray]
     path: str
 
-    def whole(self) -> AbstractContextManager:
-        """Blame the file for whatever fails inside."""
-        return files.whole(self.path, "is damaged")
+    def whole(self, words: str = "", *passed: type[Exception]) -> AbstractContextManager:
+        """Blame the file for whatever fails inside.
+
+        :param words: what may be the cause besides.
+        :param passed: errors that are the user's.
+        """
+        return files.whole(self.path, f"is damaged{', ' * bool(words)}{words}", *passed)
 
     def under(self, folder: str) -> dict[str, np.ndarray]:
         """Return the arrays of a folder, by the rest of their names."""
@@ -217,7 +156,7 @@ class Saved:
 
     def change(self) -> Change | None:
         """Return the change of a result to which rows were added, or left out."""
-        numbers: dict[str, Any] | None = self.meta.get("change")
+        numbers: dict[str, Any] | None = self.meta["change"]
         return None if numbers is None else Change(**{**self.under("change/"), **numbers})
 
     def optima(self, made: Callable[[dict[str, np.ndarray]], Any]) -> tuple[FoundOptimum, ...]:
@@ -225,10 +164,11 @@ class Saved:
 
         :param made: makes parameters of their numbers.
         """
-        return Table(
-            FoundOptimum(params=made(self.under(f"optima/{index}/")), **one)
-            for index, one in enumerate(self.meta["optima"])
-        )
+        with self.whole():
+            return Table(
+                FoundOptimum(params=made(self.under(f"optima/{index}/")), **one)
+                for index, one in enumerate(self.meta["optima"])
+            )
 
     def arguments(self, own: Callable[[np.ndarray, str], Any]) -> tuple[tuple, dict[str, Any]]:
         """Return the model's arguments.
@@ -236,27 +176,32 @@ class Saved:
         :param own: makes the PPL's array of numpy's, for a device of this name.
         :raises ValueError: if they were not saved.
         """
-        if self.meta.get("arguments") is None:
+        if self.meta["arguments"] is None:
             raise ValueError(
                 "The result was saved without the model's arguments: give them, "
                 "load(path, model, ...), as to fit(model, ...)."
             )
         with self.whole():  # before anything of the PPL's can fail
-            _, _ = of_tree(self.meta["arguments"], self.arrays, lambda array, _: array)
+            args, kwargs = of_tree(self.meta["arguments"], self.arrays, lambda array, _: array)
+            if not (isinstance(args, tuple) and isinstance(kwargs, dict)):
+                raise ValueError("its arguments are none")
         return of_tree(self.meta["arguments"], self.arrays, own)
 
     def make_guide(
-        self, families: dict[str, type], kinds: tuple[Any, ...]
+        self,
+        families: dict[str, type],
+        kinds: tuple[Any, ...],
+        num_numbers: Callable[[Any, int], int],
     ) -> Callable[[Any, Any], Any]:
         """Return what makes the guide from a model and a strategy for its start.
 
         :param kinds: the classes of guides that a file holds.
+        :param num_numbers: how many numbers a family has of so many latents.
         :raises ValueError: if only the user can make it.
         """
-        with self.whole():
-            saved = self.meta["guide"]
-            name, family, others = saved["name"], saved["family"], dict(saved["others"])
-            options = {key: _tuples(value) for key, value in saved["options"].items()}
+        saved = self.meta["guide"]
+        name, family, others = saved["name"], saved["family"], dict(saved["others"])
+        options = {key: _tuples(value) for key, value in saved["options"].items()}
         if family not in families:
             raise ValueError(
                 f"The result's guide ({name}) is of a kind that a file does not hold. "
@@ -266,16 +211,27 @@ class Saved:
             (kind,) = [kind for kind in kinds if kind.__name__ == name]
             family = "auto" if saved.get("is_auto") else families[family](**options)
 
+        def check(family: Any, sites: Sequence[Any]) -> None:
+            _check_sites(self.meta["sites"], [[(site.name, site.shape, None) for site in sites]])
+            dim = sum(site.size for site in sites)
+            has = sum(array.size for array in self.under("params/").values())
+            needs = dim * max((one for one in options.values() if type(one) is int), default=1)
+            with self.whole():
+                if needs > has or (needs := num_numbers(family, dim)) > has:
+                    raise ValueError(f"it has {has:,} numbers of a Gaussian that has {needs:,}")
+
         def make(model: Any, init_loc_fn: Any) -> Any:
-            guide = kind(model, family=family, init_loc_fn=init_loc_fn, **others)
-            if "start" in saved:
-                guide.begun_at(np.array(saved["start"]))
+            with self.whole():
+                guide = kind(model, family=family, init_loc_fn=init_loc_fn, **others)
+                if "start" in saved:
+                    guide.begun_at(np.array(saved["start"]))
+            guide._check_layout = check
             return guide
 
         return make
 
     def check_same(
-        self, parts: list[Any], at_a_third: AtAThird, params: dict[str, np.ndarray]
+        self, parts: list[Any], at_a_third: Callable, params: dict[str, np.ndarray]
     ) -> None:
         """Refuse parameters that are not those of a model and guide.
 
@@ -283,23 +239,42 @@ class Saved:
         :param params: of model and guide, by their names.
         :raises ValueError: naming the first that differs.
         """
-        found = self.under("params/")
-        for name in {**params, **found}:
-            has, needs = (_kind(each.get(name)) for each in (found, params))
-            if has != needs:
-                raise ValueError(
-                    f"The result is of another model, guide or precision: the parameter '{name}' "
-                    f"is {has} in the file, and {needs} here."
-                )
-        with self.whole():
-            sites = [[(str(n), tuple(shape), v) for n, shape, v in p] for p in self.meta["sites"]]
-            structure = self.meta["structure"]
-        _check_sites(sites, sites_of(parts, at_a_third))
-        if structure != structure_of(parts):
+        folders = ["params/", *(f"optima/{index}/" for index in range(len(self.meta["optima"])))]
+        for found in map(self.under, folders):
+            for name in {**params, **found}:
+                has, needs = (_kind(each.get(name)) for each in (found, params))
+                if has != needs:
+                    raise ValueError(
+                        f"The result is of another model, guide or precision: the parameter "
+                        f"{name!r} is {has} in the file, and {needs} here."
+                    )
+            self.check_finite(found, params)
+        _check_sites(self.meta["sites"], sites_of(parts, at_a_third))
+        if self.meta["structure"] != structure_of(parts):
             raise ValueError(
                 "The result's Gaussian orders its latents in another way than the one of this "
                 "model. Make its guide again, and pass it: load(path, model, ..., guide=...)."
             )
+
+    def check_finite(self, found: dict[str, np.ndarray], like: dict[str, np.ndarray]) -> None:
+        """Refuse parameters that are not finite, where those of a model as it begins are.
+
+        :param found: constrained, or unconstrained, where NaN is outside of a constraint.
+        """
+        with self.whole():
+            for name, array in found.items():
+                if (np.isfinite(like[name]) & ~np.isfinite(array)).any():
+                    raise ValueError(f"the parameter {name!r} is not finite in its constraint")
+
+    def check_state(self, space: Any, state: Any) -> None:
+        """Refuse Gaussians without density, and parameters outside of their constraints.
+
+        :param space: the ``StateSpace`` of model and guide.
+        """
+        self.check_finite(*map(space.model_parameters, (state, space.initial)))
+        noise = np.random.default_rng(0).standard_normal((8, space.noise_dim))
+        if not all(np.isfinite(one).all() for one in space.draw(state, noise)):
+            raise ValueError("its Gaussian has no density")
 
 
 def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others: Any) -> dict:
@@ -311,12 +286,7 @@ def guide_options(guide: Any, families: dict[str, type], kinds: tuple, **others:
     family: Any = getattr(guide, "family", None)
     is_plain = type(guide) in kinds and guide.create_plates is None
     is_listed = is_plain and families.get(family.name) is type(family)
-    found: dict[str, Any] = {
-        "name": type(guide).__name__,
-        "family": None,
-        "options": {},
-        "others": others,
-    }
+    found: Any = {"name": type(guide).__name__, "family": None, "options": {}, "others": others}
     if is_listed:
         found["family"] = family.name
         found["options"] = {
@@ -344,7 +314,7 @@ def structure_of(parts: list[Any]) -> int:
     return found
 
 
-def sites_of(parts: list[Any], at_a_third: AtAThird) -> list[list[list]]:
+def sites_of(parts: list[Any], at_a_third: Callable) -> list[list[list]]:
     """Return what tells latents apart, by part, in the order of the latent vector.
 
     Name, unconstrained shape and, where its support is fixed, where that has a third.
@@ -354,7 +324,7 @@ def sites_of(parts: list[Any], at_a_third: AtAThird) -> list[list[list]]:
     return [[_site_of(part, site, at_a_third) for site in part.sites] for part in parts]
 
 
-def _site_of(part: Any, site: Any, at_a_third: AtAThird) -> list:
+def _site_of(part: Any, site: Any, at_a_third: Callable) -> list:
     value = None
     if site.name not in part._dynamic:
         trace = getattr(part.prototype_trace, "nodes", part.prototype_trace)
@@ -364,13 +334,13 @@ def _site_of(part: Any, site: Any, at_a_third: AtAThird) -> list:
     return [site.name, list(site.shape), value]
 
 
-def _check_sites(found: list[list[Any]], needed: list[list[list]]) -> None:
+def _check_sites(found: list[list[Any]], needed: list[list[Any]]) -> None:
     """Refuse a model whose latents are others, or elsewhere.
 
     :raises ValueError: naming them.
     """
     here, there = (
-        [", ".join(f"'{name}' {tuple(shape)}" for name, shape, _ in part) for part in parts]
+        [", ".join(f"{name!r} {tuple(shape)}" for name, shape, _ in part) for part in parts]
         for parts in (needed, found)
     )
     if here != there:

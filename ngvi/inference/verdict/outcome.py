@@ -19,6 +19,7 @@ from ngvi.inference.verdict.optima import Exploration, Optimum
 CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
 #: Verdict on rows that ``update`` has added, of which the earlier ones count as Gaussians.
 APPROXIMATE = "approximate"
+VERDICTS = CERTIFIED, LOCAL, APPROXIMATE, NOT_CONVERGED
 #: The name of a second fit among the restarts of a result.
 BY_MODES = "locals by their modes"
 
