@@ -26,7 +26,7 @@ from ngvi.inference.options import LEVELS
 from ngvi.inference.prices import Timed
 from ngvi.inference.problem import Integrated, Problem
 from ngvi.inference.request import Request
-from ngvi.inference.runs import Run
+from ngvi.inference.runs import Run, are_apart
 from ngvi.inference.saved.schema import printable
 from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
@@ -65,6 +65,7 @@ def optimise(
         problem = problem.replace(objective=Integrated(problem.objective))
     with monitor if monitor.phase == "" else nullcontext():
         restore = as_now()
+        monitor.search_again()
         search = MultiStart(problem, rng, request, monitor)
         if keep is not None:
             monitor.keep = partial(keep, problem, search)
@@ -79,6 +80,8 @@ def optimise(
             ending = Ending.CALLBACK
         except KeyboardInterrupt:
             restore()
+            if not monitor.num_steps:  # there is nothing to keep
+                raise
             ending = Ending.INTERRUPTED
         except BaseException:
             problem.space.write(search.so_far(validates=False).state)
@@ -96,7 +99,8 @@ def _outcome(
     """Return the outcome of a search, with what the checks find."""
     best = search.so_far() if ending is not None else _finished(search, request.tolerance)
     rank = LEVELS.same
-    optima = sorted(search.runs.optima, key=lambda one: one.rank(rank), reverse=True)
+    optima = [place for one in search.runs.optima for place in (one, *one.images)]
+    optima.sort(key=lambda one: (one is best, one.rank(rank)), reverse=True)
     outcome = Outcome(best, optima, search.exploration, ending=ending, search=search)
     outcome.tolerance, outcome.same = request.tolerance, rank
     is_checked = search.runs.checked[0] is best.state
@@ -125,7 +129,7 @@ def _finished(search: MultiStart, tolerance: float) -> Optimum:
     if best.is_certified and not best.certificate.is_met(tolerance):
         search.runs.optima.remove(best)
         end = search.runs.refine(Run(best.name, best.search, best.validation))
-        end.count += best.count
+        end.count, end.images = end.count + best.count, best.images + end.images
     return search.runs.best
 
 
@@ -177,19 +181,30 @@ def account(
 NUM_KEPT = 8
 
 
-def found_optima(outcome: Outcome, space: Any) -> tuple[FoundOptimum, ...]:
+def found_optima(outcome: Outcome, problem: Any) -> tuple[FoundOptimum, ...]:
     """Return the optima of a result, the best first.
 
-    :param space: of the problem; has a method ``params`` besides.
+    :param problem: whose space has a method ``params`` besides.
     """
-    found = [one for one in outcome.optima if math.isfinite(one.validation.bound)]
+    found = [one for one in outcome.optima if math.isfinite(one.validation.bound)][:NUM_KEPT]
+    logs = np.array([one.validation.bound for one in found])
+    for index, one in enumerate(found[1:], 1):
+        is_light = logs[index] < logs[0] + math.log(LEVELS.tiny)
+        if not is_light and not _is_another_part(problem, found[0].state, one.state):
+            logs[index] = -math.inf
     return Table(
         FoundOptimum(
-            space.params(one.state),
+            problem.space.params(one.state),
             one.validation.bound,
             one.validation.error,
             one.count,
-            one.is_certified,
+            one.is_certified and one.certificate.is_met(max(outcome.tolerance, LEVELS.same)),
+            float(weight),
         )
-        for one in found[:NUM_KEPT]
+        for one, weight in zip(found, np.exp(logs - np.logaddexp.reduce(logs)), strict=True)
     )
+
+
+def _is_another_part(problem: Problem, best: State, other: State) -> bool:
+    """Return whether two states are of one posterior, and hold different parts of it."""
+    return not problem.space.has_model_parameters and are_apart(problem, best, other)

@@ -43,6 +43,7 @@ from ngvi.inference.saved.checkpoint import Checkpoint
 from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import NOT_CONVERGED, Ending, Outcome
+from ngvi.inference.verdict.validation import height
 
 
 class FitCall:
@@ -238,7 +239,7 @@ class FitCall:
             elif self.given.guide is not None:
                 state = problem.space.initial
             ready, outcome, problem = self._fitted(ready, problem, state)
-        optima = found_optima(outcome, problem.space)
+        optima = found_optima(outcome, problem)
         result = self.result_type(
             model=ready.model,
             args=self.args,
@@ -258,6 +259,11 @@ class FitCall:
         )
         self.keep_plan(result)
         self._draw(result, outcome.ending)
+        # Of rows in batches, or of other guides, no one run is the density.
+        if self.batches is None and self.gaussians(ready.guide) == [ready.guide]:
+            at_mean = height(problem, outcome.optimum.state)
+            known = result.validation
+            result.validation = known and dataclasses.replace(known, height=at_mean)
         if self.checkpoint is not None and outcome.ending is not Ending.NO_START:
             self.checkpoint.keep(result, math.inf)
         self.monitor.finish(result.verdict, result.bound, result.bound_error)

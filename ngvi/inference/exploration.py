@@ -15,7 +15,7 @@ import numpy as np
 from ngvi.inference.map_ascent import Ascent, map_ascents
 from ngvi.inference.options import LEVELS, FitOptions
 from ngvi.inference.problem import Problem
-from ngvi.inference.runs import Run, Runs, same_bound
+from ngvi.inference.runs import FAR, Run, Runs, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import GUIDE, MODE, Start, Starts
 from ngvi.inference.verdict.optima import Exploration, Optimum, better_elsewhere
@@ -38,6 +38,7 @@ class Explorer:
         self.spent = self.reached = math.inf
         self._cost = runs.problem.objective.cost
         self._modes: list[tuple[Ascent, Optimum]] = []
+        self._images: list[tuple[Ascent, Optimum]] = []  # modes of the same height elsewhere
         self._ends: list[tuple[Validation, Optimum]] = []  # of first stages that went on to there
         self._treat_as_optima = not runs.options.follow_low_ends
         self._saddle_budget = 0.0  # the cost of following them
@@ -56,6 +57,8 @@ class Explorer:
                 break
             if self.runs.best is not best:  # what led to a better one counts as well
                 self.reached = self._cost.total
+        for end, optimum in self._images:
+            self._follow_image(end, optimum)
         self.report.cost = self._cost.total - self.spent
         self.report.is_over = self.is_unlikely()
 
@@ -151,6 +154,7 @@ class Explorer:
         same = LEVELS.same + end.rounding
         for mode, optimum in self._modes if end.is_mode else ():
             if abs(mode.height - end.height) <= same:
+                self._note_image(mode, end, optimum)
                 return optimum
         above = LEVELS.worth + self.options.inside * self.runs.problem.space.dim
         for optimum in sorted(self.runs.optima, key=lambda one: -one.validation.lower):
@@ -163,6 +167,29 @@ class Explorer:
                 self._modes.append((end, optimum))
                 return optimum
         return None
+
+    def _note_image(self, mode: Ascent, end: Ascent, optimum: Optimum) -> None:
+        """Note a mode of the same height, if it is none of those that are known."""
+        space, images = self.runs.problem.space, [one for one, of in self._images if of is optimum]
+        for known in (mode, *images):
+            place = space.mean(optimum.state) + end.mean - known.mean
+            if space.square_distance(optimum.state, place) < FAR:
+                return
+        self._images.append((end, optimum))
+
+    def _follow_image(self, end: Ascent, optimum: Optimum) -> None:
+        """Find the Gaussian at a mode as high as another optimum's.
+
+        One of them is enough to say that there are others; more of them if the budget allows.
+        """
+        above = self.runs.best.validation.bound - optimum.validation.bound
+        is_known = any(self.runs.is_inside(one.state, end.mean) for one in optimum.images)
+        if is_known or above > LEVELS.certain or (optimum.images and not self._may_go_on()):
+            return
+        start = self.starts.at(end.mean, MODE, optimum.state)
+        if start is not None:
+            run = self.runs.coarse(start, 2 * self.options.first_steps)
+            self._followed(run, math.inf, max(self.runs.tolerance, LEVELS.same))
 
     def _lead(self, run: Run, counts: bool = True) -> Optimum | None:
         """Return the optimum to which a run leads, as far as it can be followed.
@@ -208,7 +235,7 @@ class Explorer:
         noise = math.hypot(best.validation.error, run.validation.error)
         is_higher = run.level > best.validation.bound + noise
         if same_bound(best.validation, run.validation, same) and not is_higher:
-            return best
+            return self.runs.joined(best, self.runs.optimum(run))
         needs_more = is_higher and tolerance > self.runs.tolerance
         found = self.runs.refine(run, self._left()) if needs_more else self.runs.end(run)
         return found if found.is_certified else None

@@ -123,8 +123,8 @@ def modes(search: MultiStart) -> list[Component]:
         met.append(state)
 
     for one in sorted(runs.optima, key=lambda one: -one.validation.lower):
-        if one.is_certified and one is not best:
-            add(one.state, one.validation)
+        for place in (one, *one.images) if one.is_certified else ():
+            add(place.state, place.validation)
     (points, values), count = search.starts.pool, 0
     while count < len(found) < MAX_COMPONENTS and len(points):
         count = len(found)

@@ -1,8 +1,9 @@
 """Progress of a fit: the bar, the log, the user's function, the time limit.
 
-The bar names the phase, and shows the best bound so far, over the draws of a step until independent
-draws have confirmed one: starts that are lower do not lower it. What is left is said on the way to
-the first optimum alone, of which it is an estimate. The last line is the result.
+The bar names the phase, and shows the best bound that independent draws have confirmed: starts that
+are lower do not lower it. Until there is one it shows that of the last step, and says that it is by
+few draws, to which a state may be fitted. What is left is said on the way to the first optimum
+alone, of which it is an estimate. The last line is the result.
 ``logging.getLogger("ngvi")`` gets the same: phases and the result at ``INFO``, steps at ``DEBUG``.
 """
 
@@ -56,7 +57,7 @@ class Monitor:
     keep: Callable[[], None] | None = None  #: Called after each step, for a checkpoint.
     first_phase: str = "setting up"  #: First phase until the first step.
     _phase: str = ""
-    _highest: float = -math.inf  #: Highest over the draws of a step.
+    _last: float = -math.inf  #: Bound over the draws of the last step.
     _bar: Any = None
 
     def __enter__(self) -> Self:
@@ -98,7 +99,7 @@ class Monitor:
         self.num_steps += 1
         if self.phase == self.first_phase:
             self.phase = OPTIMUM
-        self._highest = max(self._highest, -loss)  # not if NaN
+        self._last = -loss
         LOGGER.debug("step %d: bound %.3f, %.2g nats to go", self.num_steps, -loss, gap)
         if self._bar is not None:
             # The bar redraws a few times a second, however often it is updated.
@@ -127,6 +128,11 @@ class Monitor:
         finally:
             self.time_limit = limit
 
+    def search_again(self) -> None:
+        """Name the phase of another search after one that has been verified."""
+        if self.phase == VERIFYING:
+            self.phase = OPTIMUM
+
     def look_at_clock(self, needed: float) -> None:
         """Once there is a step to keep.
 
@@ -149,8 +155,8 @@ class Monitor:
         self._show(verdict, words)
 
     def _bound_in_words(self) -> str:
-        bound = self._highest if self.best == -math.inf else self.best
-        return f"bound {bound:,.2f} nats" if math.isfinite(bound) else ""
+        bound, how = (self.best, "") if self.best > -math.inf else (self._last, " by few draws")
+        return f"bound {bound:,.2f} nats{how}" if math.isfinite(bound) else ""
 
     def _show(self, words: str, bound: str) -> None:
         if self._bar is not None:

@@ -24,6 +24,8 @@ from ngvi.inference.verdict.runaway import runaway
 from ngvi.inference.verdict.validation import Validation, validate
 
 S = TypeVar("S", bound=Search)
+#: Squared distance, in standard deviations, beyond which a Gaussian has hardly any density.
+FAR = -2.0 * math.log(LEVELS.tiny)
 
 
 @dataclasses.dataclass(eq=False)
@@ -263,11 +265,19 @@ class Runs:
         for one in self.optima:
             is_same = same_bound(one.validation, new.validation, LEVELS.same)
             if is_same and one.is_certified == new.is_certified:
-                if new.rank() > one.rank():
-                    one.take(new)
-                return one
+                return self.joined(one, new)
         self.optima.append(new)
         return new
+
+    def joined(self, one: Optimum, new: Optimum) -> Optimum:
+        """Let an optimum have what is new of the same bound: an image of it, or a better end."""
+        known = one, *one.images
+        apart = [are_apart(self.problem, each.state, new.state) for each in known]
+        if new.is_certified and all(apart):
+            one.images.append(new)
+        elif new.rank() > one.rank() and not apart[0]:
+            one.take(new)
+        return one
 
     def is_inside(self, state: State, point: np.ndarray) -> bool:
         """Return whether a point is where a Gaussian's draws are."""
@@ -284,6 +294,22 @@ class Runs:
 def budget_left(runs: Runs) -> float:
     """Return what may be spent before something comes to an optimum."""
     return max(0.0, runs.budget - runs.problem.objective.cost.total)
+
+
+def are_apart(problem: Problem, one: State, other: State) -> bool:
+    """Return whether two Gaussians hold different parts of the posterior.
+
+    Each mean is where the other Gaussian has hardly any density, as far as the means say, and the
+    model's density is lower between them: along a ridge both may be ends of one search.
+    """
+    space = problem.space
+    means = [space.mean(state) for state in (one, other)]
+    pairs = zip((one, other), reversed(means), strict=True)
+    if any(space.square_distance(*pair) < FAR for pair in pairs):
+        return False
+    places = np.stack([*means, 0.5 * (means[0] + means[1])])
+    heights = [float(problem.objective.log_density(one, place[None])[0]) for place in places]
+    return heights[2] < min(heights[:2]) - LEVELS.notable
 
 
 def same_bound(one: Validation, other: Validation, slack: float) -> bool:

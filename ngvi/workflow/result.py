@@ -24,7 +24,7 @@ from ngvi.workflow.chains import by_nuts, check_whitened, for_arviz
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.influence import Influence, influence
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.rows_result import climbed, of_rows, updated
+from ngvi.workflow.rows_result import climbed, of_rows, updated, warn_if_stale
 from ngvi.workflow.sites import Sites
 from ngvi.workflow.streaming import ChangedObjective, fewer
 from ngvi.workflow.summary import summary_table
@@ -108,6 +108,9 @@ class FitResult(Fitted):
         check_predictive(self.predictive, self.model, args, kwargs, self.args)
         of_fit = self.args, self.kwargs
         run = (args, kwargs) if args or kwargs else of_fit
+        if self.validation is not None and np.isfinite(self.validation.height):
+            with self._at_model():  # which warns if it is another one than at the fit
+                pass
         found = self._ppl.predictions(self, new_groups, of_fit, run, num_samples, key)
         # A factor is an observed site, and has no numbers.
         return {name: value for name, value in found.items() if np.prod(value.shape[1:])}
@@ -370,7 +373,9 @@ class FitResult(Fitted):
     def _at_model(self) -> Iterator[tuple[Problem, Any]]:
         """Make the model's problem again, and the state that the result has; for use within."""
         with self._ppl.running(self):
-            yield self._ppl.problem(self)
+            problem, state = self._ppl.problem(self)
+            warn_if_stale(self, problem, state)
+            yield problem, state
 
     @contextlib.contextmanager
     def _at_end(self) -> Iterator[tuple[Problem, Any]]:

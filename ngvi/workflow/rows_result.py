@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import operator
 import time
 from collections.abc import Iterator
@@ -15,11 +16,15 @@ import numpy as np
 from ngvi._warn import warn
 from ngvi.families.draws import noise_dim
 from ngvi.families.gaussian import centred
+from ngvi.inference.estimate import State
 from ngvi.inference.first_look import check_seen
 from ngvi.inference.hooks import SAMPLE
+from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
-from ngvi.inference.result import KEPT
+from ngvi.inference.problem import Problem
+from ngvi.inference.result import KEPT, TOLD
 from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL
+from ngvi.inference.verdict.validation import height
 from ngvi.latents.layout import Site
 from ngvi.workflow.arviz import ArvizGroups, constant_data
 from ngvi.workflow.climb import climb, polished
@@ -68,8 +73,8 @@ def of_rows(result: Any, plate: str | None, what: str) -> Iterator[tuple[KnownTa
     :param what: is asked for.
     """
     _check_whole(result, what)
-    with result._ppl.running(result):
-        known = known_target(result, what)
+    with result._at_model() as found:
+        known = known_target(result, what, *found)
         target = known.target
         with target.rows.running():
             of_latents = functools.partial(depends, target, known.q)
@@ -99,7 +104,7 @@ def updated(result: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         )
     if (seen := ppl.look(result.model, args, kwargs)) is not None:
         check_seen(seen, result.model, args, kwargs, True, ppl.log_densities)
-    with _computed(), new._at_model():
+    with _computed(), result._at_model():
         q = _dense(result)
     new.change = next_change(result, q)
     return climbed(new, result, q, "update")
@@ -120,8 +125,8 @@ def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
     :param what: was asked for.
     """
     start_time = time.perf_counter()
-    with new._ppl.running(new):
-        target = known_target(new, what.partition("(")[0]).target
+    with new._at_model() as found:
+        target = known_target(new, what.partition("(")[0], *found).target
         with target.rows.running():
             steps = climb(target, q)
     if steps is None:
@@ -146,20 +151,21 @@ def _shapes(result: Any) -> ArvizGroups:
     return result._ppl.groups(result, draws, nothing)[0]
 
 
-def known_target(result: Any, what: str) -> KnownTarget:
+def known_target(result: Any, what: str, problem: Problem, state: State) -> KnownTarget:
     """Return the log density by its rows, which the result keeps unless it is large."""
     made_of = result.model, result.args, result.kwargs, result.params, result.change
     known = vars(result).pop(KEPT, None)
     if known is None or not all(map(operator.is_, made_of, known.made_of)):
-        known = KnownTarget(*_made_target(result, what), made_of)
+        known = KnownTarget(*_made_target(result, what, problem, state), made_of)
     dim = known.q.dim
     if dim * max(dim, len(known.target.weights)) <= DEFAULTS.numbers_at_once:
         vars(result)[KEPT] = known
     return known
 
 
-def _made_target(result: Any, what: str) -> tuple[Target, DenseGaussian, tuple[Site, ...]]:
-    problem, state = result._ppl.problem(result)
+def _made_target(
+    result: Any, what: str, problem: Problem, state: State
+) -> tuple[Target, DenseGaussian, tuple[Site, ...]]:
     if problem.objective.is_subsampled:
         raise ValueError(
             f"{what}() needs all rows, and the model sees minibatches: give it all rows, without "
@@ -179,6 +185,23 @@ def _made_target(result: Any, what: str) -> tuple[Target, DenseGaussian, tuple[S
     if result.change is not None:
         target = target.changed(result.change)
     return target, q, problem.space.sites
+
+
+def warn_if_stale(result: Any, problem: Problem, state: State) -> None:
+    """Warn, once, if the log density at the posterior's mean is another one than at the fit."""
+    known = result.validation
+    if known is None or math.isnan(known.height):
+        return
+    now = height(problem, state)
+    off = LEVELS.same + LEVELS.rounding_units * problem.rounding(known.height)
+    if abs(now - known.height) <= off or vars(result).get(TOLD) == now:
+        return
+    vars(result)[TOLD] = now
+    warn(
+        f"The log density at the posterior's mean is {now:,.2f} nats, and at the fit it was "
+        f"{known.height:,.2f}: the data, or what the model reads besides them, have changed since. "
+        "Fit again, or give the result what it was fitted to."
+    )
 
 
 def _check_whole(result: Any, what: str) -> None:

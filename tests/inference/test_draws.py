@@ -370,7 +370,7 @@ def test_a_result_with_its_draws_is_pickled_and_saved(ppl, tmp_path):
 
 
 def test_a_part_of_the_posterior_at_other_optima_is_told(pyro_backend):
-    own = FoundOptimum({}, -30.0, 0.1, 3, True), FoundOptimum({}, -30.8, 0.1, 2, True)
+    own = FoundOptimum({}, -30.0, 0.1, 3, True, 0.69), FoundOptimum({}, -30.8, 0.1, 2, True, 0.31)
     fitted = conjugate_result(pyro_backend, shift=0.1, optima=own)
     with pytest.warns(UserWarning, match=r"doubtful: other optima hold about 31 %"):
         corrected = fitted.with_draws("corrected")

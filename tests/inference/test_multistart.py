@@ -12,8 +12,9 @@ import pytest
 from ngvi.inference.api import found_optima, optimise
 from ngvi.inference.options import EFFORTS, LEVELS, MultiStartOptions
 from ngvi.inference.request import Request
+from ngvi.inference.runs import FAR, are_apart
 from ngvi.inference.search import Status
-from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending
+from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL, NOT_CONVERGED, Ending, in_words
 from tests.inference.numpy_problem import (
     CENTRE,
     OPTIMUM,
@@ -26,8 +27,8 @@ from tests.inference.numpy_problem import (
     normal,
 )
 
-FAR = np.full(2, 6.0)
-TWO = mixture((1.0, [0.0, 0.0], 0.3), (5.0, FAR, 0.3))
+DISTANT = np.full(2, 6.0)
+TWO = mixture((1.0, [0.0, 0.0], 0.3), (5.0, DISTANT, 0.3))
 
 
 def solved(target, seed=0, state=None, share=1.0, **options):
@@ -125,23 +126,39 @@ def test_a_needle_that_has_the_mass_of_a_better_optimum_is_one(seed):
 def test_the_higher_of_two_modes_is_found_and_both_are_kept(seed):
     target = Target(TWO, of_prior=(3.0, 4.0))
     outcome = solved(target, seed)
-    np.testing.assert_allclose(outcome.optimum.state.mean, FAR, atol=0.1)
+    np.testing.assert_allclose(outcome.optimum.state.mean, DISTANT, atol=0.1)
     assert [one.validation.bound for one in outcome.optima] == pytest.approx(
         [math.log(5.0), 0.0], abs=0.05
     )
-    high, low = found_optima(outcome, target)
+    high, low = found_optima(outcome, target.problem())
     assert high.is_certified and high.num_starts + low.num_starts >= 8
     np.testing.assert_allclose(low.params["mean"], [0.0, 0.0], atol=0.1)
     kept, other = outcome.restarts(0.1)
     assert kept.status == "kept" and "another optimum, 1.6" in other.status
 
 
-def test_modes_of_the_same_height_are_one_optimum():
+def test_modes_of_the_same_height_count_as_one_and_each_is_named():
     mirror = mixture((1.0, [-4.0, 0.0], 0.5), (1.0, [4.0, 0.0], 0.5))
     start = (np.array([3.0, 0.0]), 1.0)
-    outcome = solved(Target(mirror, start=start, of_prior=(0.0, 4.0)))
-    assert outcome.verdict == CERTIFIED and len(outcome.optima) == 1
+    target = Target(mirror, start=start, of_prior=(0.0, 4.0))
+    outcome = solved(target)
+    assert outcome.verdict == CERTIFIED and len(outcome.optimum.images) == 1
     assert outcome.exploration.num_starts >= 4
+    own, image = found_optima(outcome, target.problem())
+    assert own.weight == pytest.approx(0.5, abs=0.05) and own.weight + image.weight == 1.0
+    np.testing.assert_allclose(image.params["mean"], -own.params["mean"], atol=0.2)
+    said = in_words(outcome, dict, 0.05, 100)
+    assert "another optimum has the same bound elsewhere" in said
+    assert "holds 1/2 of the posterior at most" in said and "led to it or to these" in said
+
+
+def test_ends_along_a_ridge_are_no_images():
+    """Far from each other in standard deviations of a mean field, and higher half-way."""
+    ridge = np.linalg.inv([[1.0, 0.999], [0.999, 1.0]])
+    target = Target(lambda x: -0.5 * np.einsum("...i,ij,...j->...", x, ridge, x))
+    one, other = (State(np.full(2, at), np.log(np.full(2, 0.04))) for at in (-0.3, 0.3))
+    assert target.square_distance(one, other.mean) > FAR
+    assert not are_apart(target.problem(), one, other)
 
 
 def test_a_mode_without_mass_hides_no_optimum():
@@ -241,12 +258,17 @@ def test_an_interrupted_exploration_keeps_the_verified_local_optimum():
     assert target.written == [outcome.optimum.state]
 
 
-@pytest.mark.parametrize("at", [2, 3])
+@pytest.mark.parametrize("at", [3, 4])
 def test_an_interrupted_search_keeps_the_state_that_it_had(at):
     outcome = solved(ended(at))
     assert outcome.ending is Ending.INTERRUPTED and outcome.verdict == NOT_CONVERGED
     assert math.isfinite(outcome.optimum.validation.bound)  # by draws of its own
     assert outcome.optimum.certificate.upper == math.inf
+
+
+def test_an_interrupt_before_the_first_step_is_raised():
+    with pytest.raises(KeyboardInterrupt):
+        solved(ended(2))
 
 
 def test_an_error_of_the_model_leaves_the_guide_where_it_was_and_is_raised():
@@ -281,9 +303,9 @@ def test_a_callback_sees_each_step_and_its_error_ends_all():
 
 
 def test_a_state_that_is_given_is_the_only_start():
-    near = State(FAR - 0.5, np.log(np.full(2, 0.5)))
+    near = State(DISTANT - 0.5, np.log(np.full(2, 0.5)))
     outcome = solved(Target(TWO, of_prior=(3.0, 4.0)), state=near)
-    np.testing.assert_allclose(outcome.optimum.state.mean, FAR, atol=0.1)
+    np.testing.assert_allclose(outcome.optimum.state.mean, DISTANT, atol=0.1)
     assert outcome.verdict == LOCAL and len(outcome.optima) == 1
     nowhere = State(np.full(2, math.nan), np.zeros(2))
     assert solved(Target(TWO), state=nowhere).ending is Ending.NO_START

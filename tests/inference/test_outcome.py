@@ -117,7 +117,7 @@ def test_more_effort_is_advised_where_there_is_more():
         (Status.MAX_STEPS, "max_steps=100 are used up with the bound an estimated 0.012 nats"),
         (Status.NOISE, "too much for a limit within tolerance=0.05; the bound is an estimated 0.0"),
         (Status.RISING, "short steps along a flat direction keep raising the bound"),
-        (Status.STUCK, "no step along the natural gradient raises the bound"),
+        (Status.STUCK, "no step along the natural gradient raises the bound, an estimated 0.012 n"),
         (Status.OVERFITTED, "over the draws that a step learns from, but not over others"),
         (Status.UNBOUNDED, "widens without limit (sd 3 of unconstrained 'b')"),
         (None, "off an estimated 0.012 nats below its optimum, which fresh draws have not conf"),
@@ -186,6 +186,12 @@ def test_an_end_is_told_with_what_is_known_of_it():
     wide = words(outcome(Status.MAX_STEPS), {"b": np.array([2e5])})
     assert "sd of unconstrained 'b' is 2e+05: if it still grows" in wide
     assert "still grows" not in words(outcome(Status.MAX_STEPS))
+    # Nothing is said to jump whose values do not say so.
+    stuck = outcome(Status.STUCK)
+    assert "a kink or rounding may be all" in words(stuck) and "discontinuous" not in words(stuck)
+    assert "unconstrained 'b' is as wide as sd 7," in words(stuck, {"b": np.array([7.0])})
+    stuck.optimum.validation = Validation(0.0, 0.01, mismatch=1.0)
+    assert "log density is discontinuous" in words(stuck)
     assert "changes the bound by 6e+22 nats" in words(outcome(Status.STUCK), rounding=6e22)
     nowhere = no_start(Target(gaussian).problem())
     assert "at any start that was tried (y is NaN). Check" in words(nowhere, cause=" (y is NaN)")

@@ -10,7 +10,7 @@ import pickle
 import numpy as np
 import pytest
 
-from ngvi.inference.monitor import OTHERS, Monitor, StoppedByCallback
+from ngvi.inference.monitor import OPTIMUM, OTHERS, VERIFYING, Monitor, StoppedByCallback
 from ngvi.inference.report import final_bound
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
@@ -181,7 +181,7 @@ def test_what_a_result_holds_is_short_in_words():
     ]
     assert pickle.loads(pickle.dumps(table)) == table == tuple(table)
     assert ">the guide&#x27;s</th>" in table._repr_html_() and repr(Table()) == "()"
-    optima = Table([FoundOptimum({}, -1.0, 0.1, 8, True)])
+    optima = Table([FoundOptimum({}, -1.0, 0.1, 8, True, 1.0)])
     assert repr(optima).splitlines()[1].split() == ["-1.000", "0.100", "8", "True"]
     steps = Trace([3.0, 1.0], [0.1] * 2, [1.0] * 2, [0.1] * 2, [5] * 2)
     assert repr(steps) == "Trace(2 steps, bound -3.000 at the first and -1.000 nats at the last)"
@@ -223,13 +223,18 @@ def test_the_bar_names_phases_shows_the_best_bound_and_ends_with_the_result(caps
     caplog.set_level("DEBUG", "ngvi")
     with Monitor(progress_bar=True) as bar:
         assert "fit: setting up" in capsys.readouterr().err  # before the first step
-        for loss in (125.0, 123.456, 200.0, math.nan):  # another start, and what is no bound
+        for loss in (math.nan, 125.0, -1e5, 123.456):  # no bound, and one of an overfitted state
             bar.after_step(loss, gap=0.031)
         bar._bar.refresh()
         err = capsys.readouterr().err
-        assert "fit: optimum, 4 steps" in err and "bound -123.46 nats, about 0.031 to go" in err
+        assert "fit: optimum, 4 steps" in err
+        assert "bound -123.46 nats by few draws, about 0.031 to go" in err
         bar.best, bar.phase = -123.4, OTHERS
         bar.after_step(300.0, 3e25)
+        assert "bound -123.40 nats" in bar._bar.postfix
+        bar.phase = VERIFYING
+        bar.search_again()
+        assert bar.phase == OPTIMUM
         bar.finish("local", -123.41, 0.012)
     last = capsys.readouterr().err.rstrip().rpartition("\r")[2]
     assert "fit: local, 5 steps" in last and "bound -123.41 ± 0.012 nats" in last

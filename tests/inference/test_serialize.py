@@ -29,7 +29,7 @@ def loaded(ppl, result, path, *args, data=True, model=None, **options):
 def test_a_result_is_what_it_was(ppl, tmp_path):
     restarts = (Restart("the guide's start", -3.5, 0.125, 20, 8, "kept"),)
     one = conjugate_result(ppl, 0.3, validation=Validation(-np.inf, np.nan), restarts=restarts)
-    optimum = FoundOptimum(conjugate_result(ppl, 0.4).params, np.float64(-3.5), 0.125, 8, True)
+    optimum = FoundOptimum(conjugate_result(ppl, 0.4).params, np.float64(-3.5), 0.125, 8, True, 1.0)
     one = dataclasses.replace(one, optima=(optimum,))
     two = loaded(ppl, one, tmp_path / "file")
     assert two.params.keys() == one.params.keys() and numbers(two) == numbers(one)

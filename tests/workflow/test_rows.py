@@ -376,3 +376,25 @@ def test_arviz_1_gets_its_own_class(pyro_backend, monkeypatch):
     pointwise = by_row(before)
     np.testing.assert_allclose(found.elpd_i, pointwise)
     assert found.elpd == pytest.approx(pointwise.values.sum())
+
+
+@SLOW_IN_NUMPYRO
+def test_a_result_of_what_has_changed_since_the_fit_says_so(ppl):
+    offset, y = [0.0], np.linspace(0.0, 4.0, 12)
+
+    def model(y):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 5.0))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(mu + offset[0], 1.0), obs=y)
+
+    fitted = ppl.fit(model, ppl.array(y), effort="quick", progress_bar=False)
+    # Nothing has changed.
+    for ask in (fitted.summary, fitted.loo, fitted.predictive, lambda: fitted.without(0)):
+        ask()
+    fitted.update(ppl.array(y + 0.1))
+    offset[0] = 100.0
+    for name, *args in [("predictive",), ("loo",), ("without", 0), ("whitened_density",)]:
+        fresh = fitted._with_fields()
+        with pytest.warns(UserWarning, match=r"posterior's mean is -[\d,.]+ nats, and at the fit"):
+            getattr(fresh, name)(*args)
+    fresh.predictive()  # told once

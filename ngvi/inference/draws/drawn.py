@@ -371,9 +371,7 @@ def unseen(result: Any) -> str:
 
 def elsewhere(result: Any) -> str:
     """Say whether other optima hold a part of the posterior."""
-    bounds = [one.bound for one in result.optima]
-    weights = np.exp(np.array(bounds[1:]) - bounds[0]) if bounds else np.zeros(0)
-    share = float(weights.sum() / (1.0 + weights.sum()))
+    share = sum(one.weight for one in result.optima[1:])
     if share < 1.0 - LEVELS.confidence:
         return ""
     return f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds"

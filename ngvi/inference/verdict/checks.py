@@ -129,7 +129,7 @@ def endless(context: Context, optimum: Optimum) -> Finding | None:
 
 
 #: In this order: the first that finds something is reported.
-CHECKS: tuple[Check, ...] = (support, precision, gradients, rare_losses, integral, endless)
+CHECKS: tuple[Check, ...] = (support, endless, precision, gradients, rare_losses, integral)
 
 
 def first_finding(context: Context, optimum: Optimum) -> Finding | None:

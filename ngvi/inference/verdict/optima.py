@@ -11,8 +11,11 @@ and how many of the next ``n`` starts find an optimum that has not been met,
 integrated out. The values of distinct optima are exchangeable, so that the best of ``K + M`` is a
 new one with probability ``M / (K + M)``.
 
-Optima of the same bound are one: they may be mirror images. What no counting can see is a small
-basin that holds the best: one of 3 % is missed by eight starts as often as it must be.
+Optima of the same bound count as one, for none of them is better: they may be mirror images, as
+where labels or signs change places. Each image holds as much of the posterior. They are images
+where each mean is far from the other Gaussian, and the density between both is lower
+(:func:`~ngvi.inference.runs.are_apart`). What no counting can see is a small basin that holds
+the best: one of 3 % is missed by eight starts as often as it must be.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class Optimum:
     :ivar certificate: what is left to it; unknown of one that is far lower, and was not finished.
     :ivar status: how the search ended that found it; None if it was not finished.
     :ivar name: of the start that found it, in words.
-    :ivar count: how many starts, drawn alike, have led to it.
+    :ivar count: how many starts, drawn alike, have led to it or to one of its images.
+    :ivar images: optima of the same bound elsewhere, as far as they are known.
     """
 
     state: State
@@ -53,6 +57,7 @@ class Optimum:
     count: int = 0
     trace: Any = None
     search: Any = None  #: Search that has found the optimum.
+    images: list[Optimum] = dataclasses.field(default_factory=list)
 
     @property
     def is_certified(self) -> bool:
@@ -61,9 +66,9 @@ class Optimum:
 
     def take(self, other: Optimum) -> None:
         """Be what another is, with the starts of both."""
-        count = self.count + other.count
+        count, images = self.count + other.count, self.images + other.images
         vars(self).update(vars(other))
-        self.count = count
+        self.count, self.images = count, images
 
     def rank(self, tie: float = 0.0) -> tuple[bool, float]:
         """Rank optima: a little noise is no reason to give up an optimum.

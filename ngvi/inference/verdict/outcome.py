@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ngvi.inference.options import EFFORTS, THOROUGH
+from ngvi.inference.options import EFFORTS, LEVELS, THOROUGH
 from ngvi.inference.search import Status
 from ngvi.inference.tables import Table
 from ngvi.inference.verdict.checks import Finding
@@ -56,8 +56,11 @@ class FoundOptimum:
     :ivar params: all parameters of model and guide there, by their names.
     :ivar bound: in nats, from independent draws.
     :ivar bound_error: its standard error.
-    :ivar num_starts: how many starts, drawn alike, have led to it.
-    :ivar is_certified: whether its search has ended there, within the tolerance.
+    :ivar num_starts: how many starts, drawn alike, have led to it; of optima of the same bound the
+        first has those of all.
+    :ivar is_certified: whether what is left to it is within the tolerance, or 0.1 nats.
+    :ivar weight: its part of the posterior, by the bounds of all that are apart from the best; zero
+        of one that is not.
     """
 
     params: dict[str, Any]
@@ -65,14 +68,16 @@ class FoundOptimum:
     bound_error: float
     num_starts: int
     is_certified: bool
+    weight: float
 
     #: Fields that a table shows.
-    _fields: ClassVar = ("bound", "bound_error", "num_starts", "is_certified")
+    _fields: ClassVar = ("bound", "bound_error", "num_starts", "is_certified", "weight")
 
     def __repr__(self) -> str:
         return (
             f"FoundOptimum(bound={self.bound:.3f}, bound_error={self.bound_error:.2g}, "
-            f"num_starts={self.num_starts}, is_certified={self.is_certified})"
+            f"num_starts={self.num_starts}, is_certified={self.is_certified}, "
+            f"weight={self.weight:.2f})"
         )
 
 
@@ -180,7 +185,8 @@ def in_words(
         within = f"the bound is within {upper} nats of its optimum"
         others = outcome.mixture or _others(outcome, effort)
         limit = f"95 % limit, tolerance {tolerance:g}"
-        return "; ".join(filter(None, [f"{within} ({limit})", optimum.certificate.beside, others]))
+        beside = optimum.certificate.beside
+        return "; ".join(filter(None, [f"{within} ({limit})", beside, _images(optimum), others]))
     if outcome.ending is not None:
         return f"{outcome.ending.value} with the bound {left}. Go on with fit(..., init=result)"
     if optimum.is_certified:
@@ -194,10 +200,14 @@ def in_words(
     if optimum.status is Status.NOISE:
         return _noise(optimum, left, tolerance)
     words, name, widest = _STATUS[optimum.status], "", 0.0
-    if optimum.status in (Status.MAX_STEPS, Status.UNBOUNDED):
+    is_stuck = words is _STUCK
+    if is_stuck or optimum.status in (Status.MAX_STEPS, Status.UNBOUNDED):
         name, widest = _widest(stddevs())
     if optimum.status is Status.MAX_STEPS and not widest < WIDE:
         words += _WIDE
+    if is_stuck:
+        jumps = optimum.validation.mismatch > tolerance
+        words += _FLAT if widest > LEVELS.certain else _JUMPS if jumps else _ROUNDING
     return words.format(left=left, max_steps=max_steps, name=name, widest=widest)
 
 
@@ -237,10 +247,20 @@ def _noise(optimum: Optimum, left: str, tolerance: float) -> str:
     )
 
 
-_STUCK = (
-    "no step along the natural gradient raises the bound, {left}: the log density may be "
-    "discontinuous, or rounding dominates. Try double precision, data and latents on scales "
-    "near one, or init_loc_fn= with another start"
+_STUCK = "no step along the natural gradient raises the bound, {left}"
+#: Words to add there, by what values at draws and standard deviations say.
+_JUMPS = (
+    ": values at independent draws promise more than gradients see, as where the log density is "
+    "discontinuous. Make the model smooth, or go on with result.nuts()"
+)
+_FLAT = (
+    ": unconstrained '{name}' is as wide as sd {widest:.2g}, and where the density hardly depends "
+    "on it, as near a limit of the model at infinity, rounding is all that is left. Give it a "
+    "narrower prior, take the model at its limit, or try double precision"
+)
+_ROUNDING = (
+    ": a kink or rounding may be all that is left. Try double precision, data and latents on "
+    "scales near one, or init_loc_fn= with another start"
 )
 #: Why a search has ended short of its optimum.
 _STATUS: dict[Status | None, str] = {
@@ -279,6 +299,17 @@ _WIDE = (
 )
 
 
+def _images(optimum: Optimum) -> str:
+    """Say that optima of the same bound are elsewhere, if so."""
+    if not (number := len(optimum.images)):
+        return ""
+    what = "another optimum has" if number == 1 else f"{number} other optima have"
+    return (
+        f"{what} the same bound elsewhere, as where labels or signs change places, so that this "
+        f"one holds 1/{number + 1} of the posterior at most"
+    )
+
+
 def _others(outcome: Outcome, effort: str) -> str:
     """Say what the search for other optima has found."""
     found, best = outcome.exploration, outcome.optimum
@@ -288,7 +319,9 @@ def _others(outcome: Outcome, effort: str) -> str:
     lower = {one: gap for one, gap in gaps.items() if gap > 0}
     if not count:
         return "other optima have not been looked for"
-    starts = f"{best.count or 'none'} of {count} starts led to it"
+    starts = (
+        f"{best.count or 'none'} of {count} starts led to it{' or to these' * bool(best.images)}"
+    )
     if found.num_without_optimum:
         starts += f", {found.num_without_optimum} to no optimum"
     if lower:

@@ -45,6 +45,9 @@ class Validation:
     #: True if a few of the draws make up most of the variance: others may be as far off, and have
     #: not been met.
     is_heavy_tailed: bool = False
+    #: The log density at the mean, which is another one if data or model have changed since the
+    #: fit; NaN where the model has no one density.
+    height: float = math.nan
 
     def __repr__(self) -> str:
         tail = ", heavy tails" * self.is_heavy_tailed
@@ -57,6 +60,14 @@ class Validation:
     def lower(self) -> float:
         """The bound less two standard errors."""
         return self.bound - 2 * self.error if math.isfinite(self.bound) else -math.inf
+
+
+def height(problem: Problem, state: State) -> float:
+    """Return the log density at the mean; NaN where the model has no one density."""
+    objective, space = problem.objective, problem.space
+    if objective.is_random or objective.rows is not None:
+        return math.nan
+    return float(objective.log_density(state, space.mean(state)[None])[0])
 
 
 def num_draws(problem: Problem, options: ValidationOptions) -> int:
