@@ -55,7 +55,6 @@ CONSTANTS = {
     "ngvi.inference.map_ascent.LEFT": "of a line search (Nocedal and Wright, 2006)",
     "ngvi.inference.verdict.optima.CONCENTRATIONS": "nodes of an integral over a prior",
     "ngvi.inference.verdict.outcome.BEYOND_PRECISION": WORDS,
-    "ngvi.inference.verdict.outcome.WIDE": WORDS,
     "ngvi.inference.problem.VALUES_OF_A_GRADIENT": "of reverse mode (Griewank and Walther, 2008)",
     "ngvi.inference.metric.NUMBERS_OF_PAIRS": MEMORY,
     "ngvi.inference.mixture_fit.LEAST_GAIN": "nats that a component is worth",

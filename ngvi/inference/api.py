@@ -16,6 +16,7 @@ from ngvi._warn import warn
 from ngvi.inference.data_passes import over_minibatches
 from ngvi.inference.estimate import State
 from ngvi.inference.monitor import (
+    OPTIMUM,
     VERIFYING,
     Monitor,
     StoppedByCallback,
@@ -65,7 +66,8 @@ def optimise(
         problem = problem.replace(objective=Integrated(problem.objective))
     with monitor if monitor.phase == "" else nullcontext():
         restore = as_now()
-        monitor.search_again()
+        if monitor.phase == VERIFYING:  # of another search
+            monitor.phase = OPTIMUM
         search = MultiStart(problem, rng, request, monitor)
         if keep is not None:
             monitor.keep = partial(keep, problem, search)
@@ -75,7 +77,10 @@ def optimise(
                 ending = Ending.NO_START
         except TimeLimitReached:
             ending = Ending.TIME_LIMIT  # hours of work, maybe: keep what there is
-            search.runs.validate_coarsely()
+            few = dataclasses.replace(
+                request.options, validation=request.options.validation.coarse()
+            )
+            search.runs.options = few
         except StoppedByCallback:
             ending = Ending.CALLBACK
         except KeyboardInterrupt:
@@ -189,8 +194,9 @@ def found_optima(outcome: Outcome, problem: Any) -> tuple[FoundOptimum, ...]:
     found = [one for one in outcome.optima if math.isfinite(one.validation.bound)][:NUM_KEPT]
     logs = np.array([one.validation.bound for one in found])
     for index, one in enumerate(found[1:], 1):
-        is_light = logs[index] < logs[0] + math.log(LEVELS.tiny)
-        if not is_light and not _is_another_part(problem, found[0].state, one.state):
+        # Others of the model's own parameters are of another posterior.
+        is_part = not problem.space.has_model_parameters
+        if not is_part or not are_apart(problem, found[0].state, one.state):
             logs[index] = -math.inf
     return Table(
         FoundOptimum(
@@ -203,8 +209,3 @@ def found_optima(outcome: Outcome, problem: Any) -> tuple[FoundOptimum, ...]:
         )
         for one, weight in zip(found, np.exp(logs - np.logaddexp.reduce(logs)), strict=True)
     )
-
-
-def _is_another_part(problem: Problem, best: State, other: State) -> bool:
-    """Return whether two states are of one posterior, and hold different parts of it."""
-    return not problem.space.has_model_parameters and are_apart(problem, best, other)

@@ -38,7 +38,6 @@ class Explorer:
         self.spent = self.reached = math.inf
         self._cost = runs.problem.objective.cost
         self._modes: list[tuple[Ascent, Optimum]] = []
-        self._images: list[tuple[Ascent, Optimum]] = []  # modes of the same height elsewhere
         self._ends: list[tuple[Validation, Optimum]] = []  # of first stages that went on to there
         self._treat_as_optima = not runs.options.follow_low_ends
         self._saddle_budget = 0.0  # the cost of following them
@@ -57,9 +56,8 @@ class Explorer:
                 break
             if self.runs.best is not best:  # what led to a better one counts as well
                 self.reached = self._cost.total
-        for end, optimum in self._images:
+        for end, optimum in self._modes:
             self._follow_image(end, optimum)
-        self.report.cost = self._cost.total - self.spent
         self.report.is_over = self.is_unlikely()
 
     @property
@@ -151,11 +149,15 @@ class Explorer:
         A Gaussian has the first mode that is found inside of it. Others there, of another height,
         may have optima of their own: one as broad as the prior covers every narrow mode.
         """
-        same = LEVELS.same + end.rounding
-        for mode, optimum in self._modes if end.is_mode else ():
-            if abs(mode.height - end.height) <= same:
-                self._note_image(mode, end, optimum)
-                return optimum
+        same, space = LEVELS.same + end.rounding, self.runs.problem.space
+        for index, (mode, optimum) in enumerate(self._modes if end.is_mode else ()):
+            if abs(mode.height - end.height) > same:
+                continue
+            others = [one for one, of in self._modes[index:] if of is optimum]
+            places = [space.mean(optimum.state) + end.mean - one.mean for one in others]
+            if all(space.square_distance(optimum.state, place) > FAR for place in places):
+                self._modes.append((end, optimum))  # an image
+            return optimum
         above = LEVELS.worth + self.options.inside * self.runs.problem.space.dim
         for optimum in sorted(self.runs.optima, key=lambda one: -one.validation.lower):
             if not (optimum.is_certified and self.runs.is_inside(optimum.state, end.mean)):
@@ -168,22 +170,14 @@ class Explorer:
                 return optimum
         return None
 
-    def _note_image(self, mode: Ascent, end: Ascent, optimum: Optimum) -> None:
-        """Note a mode of the same height, if it is none of those that are known."""
-        space, images = self.runs.problem.space, [one for one, of in self._images if of is optimum]
-        for known in (mode, *images):
-            place = space.mean(optimum.state) + end.mean - known.mean
-            if space.square_distance(optimum.state, place) < FAR:
-                return
-        self._images.append((end, optimum))
-
     def _follow_image(self, end: Ascent, optimum: Optimum) -> None:
         """Find the Gaussian at a mode as high as another optimum's.
 
         One of them is enough to say that there are others; more of them if the budget allows.
         """
         above = self.runs.best.validation.bound - optimum.validation.bound
-        is_known = any(self.runs.is_inside(one.state, end.mean) for one in optimum.images)
+        places = [one.state for one in (optimum, *optimum.images)]
+        is_known = any(self.runs.is_inside(state, end.mean) for state in places)
         if is_known or above > LEVELS.certain or (optimum.images and not self._may_go_on()):
             return
         start = self.starts.at(end.mean, MODE, optimum.state)

@@ -187,8 +187,7 @@ def mixed(
         number = len(states)
         if number == 1:
             is_asked = len(outcome.search.starts.pool[0]) > 0
-            why = "no other mode was met" if is_asked else "others have not been looked for"
-            return first, _of_one(outcome, why)
+            return first, _of_one(outcome, "no other mode was " + ("met" if is_asked else "sought"))
         if number > num_modes and missed(best) < LEAST_GAIN:
             return first, _of_one(outcome, f"others can add {missed(best):.2g} nats at most")
         ready = set_up(number)

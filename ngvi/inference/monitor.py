@@ -104,7 +104,8 @@ class Monitor:
         if self._bar is not None:
             # The bar redraws a few times a second, however often it is updated.
             is_first = self.phase == OPTIMUM and self.best == -math.inf
-            text = self._bound_in_words() + (left_in_words(gap) if is_first else "")
+            is_near = is_first and 0 <= gap < 100  # or a number means nothing
+            text = self._bound_in_words() + (f", about {gap:.2g} to go" if is_near else "")
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(1)
         if self.keep is not None:
@@ -127,11 +128,6 @@ class Monitor:
             yield
         finally:
             self.time_limit = limit
-
-    def search_again(self) -> None:
-        """Name the phase of another search after one that has been verified."""
-        if self.phase == VERIFYING:
-            self.phase = OPTIMUM
 
     def look_at_clock(self, needed: float) -> None:
         """Once there is a step to keep.
@@ -163,8 +159,3 @@ class Monitor:
             self._bar.set_description_str(words, refresh=False)
             self._bar.set_postfix_str(bound, refresh=False)
             self._bar.refresh()
-
-
-def left_in_words(gap: float) -> str:
-    """Return what is left to the optimum, if it is near enough for a number to mean something."""
-    return f", about {gap:.2g} to go" if 0 <= gap < 100 else ""

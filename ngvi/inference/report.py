@@ -92,8 +92,9 @@ def report(result: Any, complete: bool) -> str:
     )
     add("bound", _nats(result.bound, result.bound_error))
     is_good = result.converged and (known is None or known.accuracy.is_accurate)
-    if not is_good and (found := without_mode(result.guide, result.params)):
-        add("without a mode", f"{found}: these stay as they are")
+    if not is_good and hasattr(result.guide, "num_without_mode"):
+        for name, count in result.guide.num_without_mode(result.params).items():
+            add("without a mode", f"{count:.2g} of {name!r} on average: these stay as they are")
     return "\n".join(lines)
 
 
@@ -106,16 +107,6 @@ def second_fit(result: Any) -> str:
             other = result.restarts[-1].status
             return f"by their modes given the rest; as they are the bound is {other}"
     return "by their modes given the rest" if hasattr(result.guide, "num_without_mode") else ""
-
-
-def without_mode(guide: Any, params: dict[str, Any]) -> str:
-    """Say which locals of a ``ReparametrizedGaussianGuide`` have no mode, if any."""
-    counts = guide.num_without_mode(params) if hasattr(guide, "num_without_mode") else {}
-    if not counts:
-        return ""
-    sizes = {site.name: math.prod(plate.size for plate in site.plates) for site in guide.sites}
-    words = [f"{count:.2g} of {sizes[name]:,} of {name!r}" for name, count in counts.items()]
-    return f"{', '.join(words)} on average"
 
 
 def _nats(value: float, error: float | None) -> str:

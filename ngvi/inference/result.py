@@ -31,8 +31,6 @@ from ngvi.latents import html
 #: Attributes that neither copies nor pickles of a result have: what it has found out of its rows,
 #: and what a package has found out of model, guide and arguments.
 KEPT, PLAN = "_known_rows", "_known_plan"
-#: Attribute with the log density that has been told to be another than at the fit.
-TOLD = "_told_height"
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -84,13 +82,14 @@ class Fitted(TellsWhatItHas):
         self._ppl.begin(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in (KEPT, PLAN, TOLD)}
+        return {name: value for name, value in vars(self).items() if name not in (KEPT, PLAN)}
 
     def _with_fields(self, **fields: Any) -> Self:
         """Return a copy, which makes its draws anew."""
         new = copy.copy(self)
         vars(new).pop("diagnostics", None)
-        vars(new).update({k: vars(self)[k] for k in (PLAN, TOLD) if k in vars(self)})
+        if PLAN in vars(self):
+            vars(new)[PLAN] = vars(self)[PLAN]
         vars(new).update(fields)
         if "params" in fields:
             new.__post_init__()

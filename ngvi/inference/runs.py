@@ -53,11 +53,6 @@ class Run:
         is_over = isinstance(search, LocalSearch) and search.coarse_state is not None
         return is_over and search.status is None
 
-    @property
-    def best_state(self) -> State:
-        """The end of its search, or the state that draws not learnt from like best."""
-        return self.search.best if isinstance(self.search, LocalSearch) else self.search.state
-
 
 class Runs:
     """The runs of one fit.
@@ -192,7 +187,8 @@ class Runs:
     def _try_fresh_draws(self, run: Run) -> None:
         """Fresh draws at every step; the better end is kept."""
         before, old = run.search, run.known
-        search = self.search(StochasticSearch, run.best_state, before)
+        assert isinstance(before, LocalSearch)
+        search = self.search(StochasticSearch, before.best, before)
         run.search = search
         search.advance(self.expensive_left(), max(self.monitor.max_steps // 4, 100))
         run.validation = self.validated(search.state)
@@ -225,11 +221,6 @@ class Runs:
         run = self.ranked()[0]
         self.waiting.remove(run)
         return run
-
-    def validate_coarsely(self) -> None:
-        """Validate by few draws from now on, as the time is up."""
-        few = self.options.validation.coarse()
-        self.options = dataclasses.replace(self.options, validation=few)
 
     def validated(self, state: State, coarsely: bool = False) -> Validation:
         """Validate a state by independent draws, few of them to rank ends of first stages."""

@@ -22,7 +22,7 @@ from ngvi.inference.hooks import SAMPLE
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Problem
-from ngvi.inference.result import KEPT, TOLD
+from ngvi.inference.result import KEPT
 from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL
 from ngvi.inference.verdict.validation import height
 from ngvi.latents.layout import Site
@@ -188,20 +188,18 @@ def _made_target(
 
 
 def warn_if_stale(result: Any, problem: Problem, state: State) -> None:
-    """Warn, once, if the log density at the posterior's mean is another one than at the fit."""
+    """Warn if the log density at the posterior's mean is another one than at the fit."""
     known = result.validation
     if known is None or math.isnan(known.height):
         return
     now = height(problem, state)
     off = LEVELS.same + LEVELS.rounding_units * problem.rounding(known.height)
-    if abs(now - known.height) <= off or vars(result).get(TOLD) == now:
-        return
-    vars(result)[TOLD] = now
-    warn(
-        f"The log density at the posterior's mean is {now:,.2f} nats, and at the fit it was "
-        f"{known.height:,.2f}: the data, or what the model reads besides them, have changed since. "
-        "Fit again, or give the result what it was fitted to."
-    )
+    if not abs(now - known.height) <= off:
+        warn(
+            f"The log density at the posterior's mean is {now:,.2f} nats, and at the fit it was "
+            f"{known.height:,.2f}: the data, or what the model reads besides them, have changed "
+            "since. Fit again, or give the result what it was fitted to."
+        )
 
 
 def _check_whole(result: Any, what: str) -> None:

@@ -163,17 +163,15 @@ def is_part(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
     :param one: arrays by name; those with as many rows as most observations are compared.
     """
-    names = [name for name in one if name in other]
+    names = sorted(one.keys() & other.keys())
     if not names:
         return False
     tables = [
-        np.concatenate([found[name].reshape(len(found[name]), -1) for name in names], 1)
-        for found in (one, other)
+        np.column_stack([found[name].reshape(len(found[name]), -1) for name in names])
+        for found in sorted((one, other), key=lambda found: len(found[names[0]]))
     ]
-    tables.sort(key=len)
-    count = len(tables[0])
     _, numbers = np.unique(np.concatenate(tables), axis=0, return_inverse=True)
-    few, many = np.split(numbers.astype(np.int64).ravel(), [count])
+    few, many = np.split(numbers.ravel(), [count := len(tables[0])])
     # Rows like these, drawn anew, would stand there somewhere with this probability.
     parts = np.bincount(many, minlength=numbers.max() + 1)[few] / len(many)
     if (parts == 0).any() or len(many) * np.prod(parts) > LEVELS.tiny:

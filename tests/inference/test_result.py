@@ -10,12 +10,11 @@ import pickle
 import numpy as np
 import pytest
 
-from ngvi.inference.monitor import OPTIMUM, OTHERS, VERIFYING, Monitor, StoppedByCallback
+from ngvi.inference.monitor import OTHERS, Monitor, StoppedByCallback
 from ngvi.inference.report import final_bound
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import FoundOptimum, Restart
-from ngvi.inference.verdict.validation import Validation
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, result, shared_result
 
@@ -182,11 +181,10 @@ def test_what_a_result_holds_is_short_in_words():
     assert pickle.loads(pickle.dumps(table)) == table == tuple(table)
     assert ">the guide&#x27;s</th>" in table._repr_html_() and repr(Table()) == "()"
     optima = Table([FoundOptimum({}, -1.0, 0.1, 8, True, 1.0)])
-    assert repr(optima).splitlines()[1].split() == ["-1.000", "0.100", "8", "True"]
+    assert repr(optima).splitlines()[1].split() == ["-1.000", "0.100", "8", "True", "1.000"]
     steps = Trace([3.0, 1.0], [0.1] * 2, [1.0] * 2, [0.1] * 2, [5] * 2)
     assert repr(steps) == "Trace(2 steps, bound -3.000 at the first and -1.000 nats at the last)"
     assert repr(Trace()) == "Trace(no steps)"
-    assert repr(Validation(-1.0, 0.1)) == "Validation(bound=-1.000, error=0.1, spread=0, gap=0)"
 
 
 @pytest.mark.parametrize("case", ["exact", "minibatch", "no trace", "bad"])
@@ -232,9 +230,6 @@ def test_the_bar_names_phases_shows_the_best_bound_and_ends_with_the_result(caps
         bar.best, bar.phase = -123.4, OTHERS
         bar.after_step(300.0, 3e25)
         assert "bound -123.40 nats" in bar._bar.postfix
-        bar.phase = VERIFYING
-        bar.search_again()
-        assert bar.phase == OPTIMUM
         bar.finish("local", -123.41, 0.012)
     last = capsys.readouterr().err.rstrip().rpartition("\r")[2]
     assert "fit: local, 5 steps" in last and "bound -123.41 ± 0.012 nats" in last

@@ -394,7 +394,5 @@ def test_a_result_of_what_has_changed_since_the_fit_says_so(ppl):
     fitted.update(ppl.array(y + 0.1))
     offset[0] = 100.0
     for name, *args in [("predictive",), ("loo",), ("without", 0), ("whitened_density",)]:
-        fresh = fitted._with_fields()
         with pytest.warns(UserWarning, match=r"posterior's mean is -[\d,.]+ nats, and at the fit"):
-            getattr(fresh, name)(*args)
-    fresh.predictive()  # told once
+            getattr(fitted, name)(*args)

@@ -86,7 +86,6 @@ class Exploration:
 
     :ivar num_starts: that were made, drawn alike.
     :ivar num_without_optimum: of these, that have come to no optimum within a few steps.
-    :ivar cost: in gradients.
     :ivar probability: that as many starts again would find a better optimum.
     :ivar is_over: whether it is small enough.
     :ivar has_few: whether so few have come to an optimum that it says little.
@@ -94,7 +93,6 @@ class Exploration:
 
     num_starts: int = 0
     num_without_optimum: int = 0
-    cost: float = 0.0
     probability: float = 1.0
     is_over: bool = False
     has_few: bool = False

@@ -23,8 +23,6 @@ VERDICTS = CERTIFIED, LOCAL, APPROXIMATE, NOT_CONVERGED
 #: The name of a second fit among the restarts of a result.
 BY_MODES = "locals by their modes"
 
-#: A standard deviation of an unconstrained latent that is worth a remark.
-WIDE = 1e4
 #: If rounding exceeds this many tolerances, report bad scaling rather than too few steps.
 BEYOND_PRECISION = 1000.0
 
@@ -63,7 +61,7 @@ class FoundOptimum:
         of one that is not.
     """
 
-    params: dict[str, Any]
+    params: dict[str, Any] = dataclasses.field(repr=False)
     bound: float
     bound_error: float
     num_starts: int
@@ -72,13 +70,6 @@ class FoundOptimum:
 
     #: Fields that a table shows.
     _fields: ClassVar = ("bound", "bound_error", "num_starts", "is_certified", "weight")
-
-    def __repr__(self) -> str:
-        return (
-            f"FoundOptimum(bound={self.bound:.3f}, bound_error={self.bound_error:.2g}, "
-            f"num_starts={self.num_starts}, is_certified={self.is_certified}, "
-            f"weight={self.weight:.2f})"
-        )
 
 
 @dataclasses.dataclass
@@ -199,13 +190,10 @@ def in_words(
         )
     if optimum.status is Status.NOISE:
         return _noise(optimum, left, tolerance)
-    words, name, widest = _STATUS[optimum.status], "", 0.0
-    is_stuck = words is _STUCK
-    if is_stuck or optimum.status in (Status.MAX_STEPS, Status.UNBOUNDED):
-        name, widest = _widest(stddevs())
-    if optimum.status is Status.MAX_STEPS and not widest < WIDE:
-        words += _WIDE
-    if is_stuck:
+    words, sds = _STATUS[optimum.status], stddevs()
+    name = max(sds, key=lambda name: float(np.max(sds[name])))
+    widest = float(np.max(sds[name]))
+    if words is _STUCK:
         jumps = optimum.validation.mismatch > tolerance
         words += _FLAT if widest > LEVELS.certain else _JUMPS if jumps else _ROUNDING
     return words.format(left=left, max_steps=max_steps, name=name, widest=widest)
@@ -235,28 +223,24 @@ def _limit(optimum: Optimum, tolerance: float) -> str:
 
 
 def _noise(optimum: Optimum, left: str, tolerance: float) -> str:
-    hint = (
-        "Raise tolerance; a reparametrised model (noncentred local latents, say) may have a "
-        "posterior closer to a Gaussian, and result.nuts() samples the posterior itself"
-    )
-    if tolerance < optimum.certificate.upper < math.inf:
-        return f"with the most draws that fit takes {_limit(optimum, tolerance)}. {hint}"
+    is_known = tolerance < optimum.certificate.upper < math.inf
+    how = _limit(optimum, tolerance) if is_known else f"noise is too much, and the bound is {left}"
     return (
-        "the noise of the most draws that fit takes is too much for a limit within "
-        f"tolerance={tolerance:g}; the bound is {left}. {hint}"
+        f"with the most draws that fit takes {how}. Raise tolerance; a reparametrised model "
+        "(noncentred local latents, say) may have a posterior closer to a Gaussian, and "
+        "result.nuts() samples the posterior itself"
     )
 
 
 _STUCK = "no step along the natural gradient raises the bound, {left}"
 #: Words to add there, by what values at draws and standard deviations say.
 _JUMPS = (
-    ": values at independent draws promise more than gradients see, as where the log density is "
+    ": values at independent draws promise more than gradients see, as where the density is "
     "discontinuous. Make the model smooth, or go on with result.nuts()"
 )
 _FLAT = (
-    ": unconstrained '{name}' is as wide as sd {widest:.2g}, and where the density hardly depends "
-    "on it, as near a limit of the model at infinity, rounding is all that is left. Give it a "
-    "narrower prior, take the model at its limit, or try double precision"
+    ": unconstrained '{name}' has sd {widest:.2g}, as near a limit of the model at infinity, where "
+    "rounding is all that is left. Narrow its prior, or take the model at its limit"
 )
 _ROUNDING = (
     ": a kink or rounding may be all that is left. Try double precision, data and latents on "
@@ -292,22 +276,16 @@ _STATUS: dict[Status | None, str] = {
         "with fit(..., init=result); effort='thorough' does not give up so soon"
     ),
 }
-#: Words to add where steps are used up.
-_WIDE = (
-    ". The sd of unconstrained '{name}' is {widest:.1g}: if it still grows, the posterior is "
-    "improper and the latent needs a proper prior"
-)
 
 
 def _images(optimum: Optimum) -> str:
     """Say that optima of the same bound are elsewhere, if so."""
-    if not (number := len(optimum.images)):
-        return ""
-    what = "another optimum has" if number == 1 else f"{number} other optima have"
-    return (
-        f"{what} the same bound elsewhere, as where labels or signs change places, so that this "
-        f"one holds 1/{number + 1} of the posterior at most"
+    number = len(optimum.images)
+    words = (
+        f"optima of the same bound elsewhere, as where labels or signs change places: {number}, so "
+        f"that this one holds 1/{number + 1} of the posterior at most"
     )
+    return words if number else ""
 
 
 def _others(outcome: Outcome, effort: str) -> str:
@@ -340,8 +318,3 @@ def _others(outcome: Outcome, effort: str) -> str:
         return f"{starts}. The search for them was cut short: {outcome.ending.value}"
     more = f". effort={THOROUGH!r} looks {EFFORTS[THOROUGH]:g} times as long" * (effort != THOROUGH)
     return starts + more
-
-
-def _widest(stddevs: dict[str, np.ndarray]) -> tuple[str, float]:
-    name = max(stddevs, key=lambda name: float(np.max(stddevs[name])))
-    return name, float(np.max(stddevs[name]))

@@ -49,13 +49,6 @@ class Validation:
     #: fit; NaN where the model has no one density.
     height: float = math.nan
 
-    def __repr__(self) -> str:
-        tail = ", heavy tails" * self.is_heavy_tailed
-        return (
-            f"Validation(bound={self.bound:.3f}, error={self.error:.2g}, spread={self.spread:.2g}, "
-            f"gap={self.gap:.2g}{tail})"
-        )
-
     @property
     def lower(self) -> float:
         """The bound less two standard errors."""
