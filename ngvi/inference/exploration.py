@@ -133,7 +133,7 @@ class Explorer:
 
     def _follow(self, start: Start) -> Optimum | None:
         """Return the optimum to which a start leads, if a few steps tell."""
-        return self._lead(self.runs.raced(start, self._left()))
+        return self._lead(self.runs.coarse(start, math.inf, self._left()))
 
     def _count(self, known: Optimum | None) -> None:
         """Count a start that has led to an optimum, or nowhere."""

@@ -250,8 +250,6 @@ class FitOptions:
     other_optima: bool = True
     #: Ascend in the coordinates of the best Gaussian.
     whitened_ascents: bool = True
-    #: End a run half-way that would not come as high as the best optimum.
-    racing: bool = True
     #: Follow runs that end far below the best: they may be on a saddle.
     follow_low_ends: bool = True
     #: Report single precision that is far off.

@@ -100,25 +100,6 @@ class Runs:
         self.current = None
         return run
 
-    def raced(self, start: Start, max_cost: float) -> Run:
-        """Run a start against the best optimum.
-
-        Half-way it ends if at the pace of its last steps it would not come as high.
-        """
-        most, cost = self.options.multi_start.first_steps, self.problem.objective.cost
-        if not self.options.racing:
-            return self.coarse(start, math.inf, max_cost)
-        limit = cost.total + max_cost
-        run = self.coarse(start, most, max_cost)
-        search, losses = run.search, run.search.trace.losses
-        assert isinstance(search, LocalSearch)
-        if run.is_coarse or search.status is not None or len(losses) < most:
-            return run
-        behind = losses[-1] + self.best.validation.bound - LEVELS.worth
-        if behind < 2 * (losses[-most // 2] - losses[-1]):
-            self.coarse(run, most, limit - cost.total)
-        return run
-
     def finish(self, run: Run, max_cost: float = math.inf) -> Optimum:
         """Take a run to its end."""
         self.current = run
