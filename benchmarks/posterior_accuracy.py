@@ -269,17 +269,16 @@ class Rows:
         """The Gaussian, its draws as they come and corrected, and NUTS on from it."""
         one, begin = self.entry, time.process_time()
         options: dict[str, Any] = {"progress_bar": False, "allow_prior": True}
-        result = fit(one.model, *one.args, rng_key=jax.random.key(0), **options)
+        result = fit(one.model, *one.args, rng_key=jax.random.key(0), draws="gaussian", **options)
         of_fit, spent = time.process_time() - begin, result.cost.total
         if GAUSSIAN in ways:
-            word = result.diagnostics.verdict.partition(":")[0]
-            draws = result.sample(8000, corrected=False)
+            word, draws = result.diagnostics.accuracy.verdict, result.sample(8000)
             self.drawn(GAUSSIAN, draws, spent, of_fit, f"{result.verdict}; {word}")
-        for by, corrected in ((AS_IT_COMES, "auto"), (CORRECTED, True)):
+        for by, who in ((AS_IT_COMES, "auto"), (CORRECTED, "corrected")):
             if by in ways:
                 begin = time.process_time()
                 with counted() as costs:
-                    draws, said = _warned(lambda: result.sample(4000, corrected=corrected))  # noqa: B023
+                    draws, said = _warned(lambda: result.with_draws(who).sample(4000))  # noqa: B023
                 seconds = of_fit + time.process_time() - begin
                 self.drawn(by, draws, spent + sum(c.total for c in costs), seconds, said)
         if FIT_AND_NUTS in ways:

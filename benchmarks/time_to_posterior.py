@@ -57,15 +57,14 @@ HELPERS = {"raw"}
 
 
 def fit(ppl: str, model: Callable, args: tuple, lap: Callable) -> None:
-    """Draws of the Gaussian, and then corrected ones."""
+    """Draws as they come."""
     if ppl == "pyro":
         from pyro_ngvi import fit
     else:
         from numpyro_ngvi import fit
     result = fit(model, *args, progress_bar=False)
-    draws = result.sample(2000, corrected=False)
-    lap("fit", draws, result.cost, result.verdict)
-    lap("fit, corrected", result.sample(2000, corrected=True), result.cost, result.verdict)
+    found = f"{result.verdict}, {result.diagnostics.accuracy.verdict}"
+    lap("fit", result.sample(4000), result.cost, found)
 
 
 def nuts_numpyro(model: Callable, args: tuple, lap: Callable, draws: int = DRAWS) -> None:

@@ -90,7 +90,7 @@ def fitted(own: Ppl, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
 
 def draws_of(result: Any, count: int = DRAWS) -> dict[str, np.ndarray]:
     """Of the model's posterior, not of the Gaussian alone."""
-    found = result.sample(count, corrected=True)
+    found = result.with_draws("corrected").sample(count)
     return {name: np.asarray(found[name], float) for name in NAMES}
 
 

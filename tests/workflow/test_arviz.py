@@ -108,26 +108,25 @@ def test_names_that_fit_nothing_are_refused(options, words, pyro_backend, arviz)
 # -- the summary ----------------------------------------------------------------------
 
 
-def test_the_summary_says_how_far_weights_move_what_it_reports(ppl):
+def test_the_summary_says_how_far_off_its_numbers_may_be(ppl):
     pytest.importorskip("pandas")
     mean, covariance, _ = models.exact_posterior()
     exact = conjugate_result(ppl).summary()
-    assert list(exact.columns) == ["mean", "sd", "5%", "95%", "mean_shift", "sd_ratio", "k_hat"]
+    assert list(exact.columns) == ["mean", "sd", "5%", "95%", "mean_error", "sd_error"]
     assert list(exact.index) == [f"weights[{i}]" for i in range(3)]
     np.testing.assert_allclose(exact["mean"], mean, atol=0.02)
     np.testing.assert_allclose(exact["sd"], np.sqrt(np.diag(covariance)), rtol=0.05)
-    assert exact["mean_shift"].abs().max() < 1e-6 and exact["k_hat"].max() < 0.5
-    np.testing.assert_allclose(exact["sd_ratio"], 1.0, atol=1e-6)
+    assert exact[["mean_error", "sd_error"]].max().max() < 0.05
     ppl.forget()
     shifted = conjugate_result(ppl, shift=0.3).summary("weights", prob=0.5)
     assert list(shifted.columns)[2:4] == ["25%", "75%"]
-    np.testing.assert_allclose(shifted["mean_shift"], -0.3, atol=0.1)
+    np.testing.assert_allclose(shifted["mean_error"], 0.3, atol=0.15)
 
 
 @SLOW_IN_NUMPYRO
 def test_a_summary_is_of_sites_in_their_own_space(ppl):
     pytest.importorskip("pandas")
-    table = hierarchy(ppl).summary(["weights", "sigma"], num_draws=500)
+    table = hierarchy(ppl).summary(["weights", "sigma"])
     assert list(table.index) == ["weights[0]", "weights[1]", "weights[2]", "sigma"]
     assert table["mean"][:3].sum() == pytest.approx(1.0)
     assert table.loc["sigma", "5%"] > 0
@@ -141,8 +140,8 @@ def test_a_summary_without_weights_of_all_data_says_why(pyro_backend, why):
     fitted = result(pyro_backend, model, args, options)
     if not options:
         vars(fitted)["diagnostics"] = undefined(why)
-    table = fitted.summary(num_draws=50)
-    assert table[["mean_shift", "sd_ratio", "k_hat"]].isna().all().all()
+    table = fitted.summary()
+    assert table[["mean_error", "sd_error"]].isna().all().all()
     assert table["sd"].min() > 0 and why in table.attrs["note"]
 
 
