@@ -22,20 +22,21 @@ KERNELS = {
 
 #: What rounds, and is quick: families and their steps, rules, estimators, searches.
 SUITES = (
-    "tests/families",
+    "tests/families/test_every_family.py",
+    "tests/families/test_mixture.py",
+    "tests/families/test_path.py",
+    "tests/families/test_steps.py",
     "tests/optim/test_blr.py",
     "tests/optim/test_quasi_newton.py",
     "tests/optim/test_trust_region.py",
-    "tests/optim/test_von.py",
-    "tests/estimators",
+    "tests/estimators/test_draws.py",
+    "tests/estimators/test_spherical.py",
     "tests/inference/test_certificate.py",
     "tests/inference/test_local_search.py",
     "tests/inference/test_multistart.py",
     "tests/inference/test_runaway.py",
     "tests/inference/test_stochastic.py",
     "tests/inference/test_validation.py",
-    "tests/properties",
-    "tests/workflow/test_rows.py",
 )
 
 #: Names the features that numpy can do without, beyond its baseline.

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_code_runs_and_prints_what_the_page_says():
     """But for numbers, which differ in their last digits from machine to machine."""
     pytest.importorskip("numpyro")

@@ -36,6 +36,7 @@ def losses_of(ppl, model, args, loss=None):
     return ppl.svi(model, "diagonal", loss=loss, args=args, seed=3).run(3)
 
 
+@pytest.mark.fast_in_numpyro("4")
 @pytest.mark.parametrize("size", [12, 4])
 def test_the_likelihood_counts_more_often_and_the_prior_does_not(ppl, rows, size):
     """One step of a conjugate model is exact: that posterior's precision is I + X^T X / T."""
@@ -52,6 +53,7 @@ def test_the_likelihood_counts_more_often_and_the_prior_does_not(ppl, rows, size
     np.testing.assert_allclose(loc, expected @ (factor * x.T @ y), rtol=1e-9)
 
 
+@pytest.mark.fast_in_numpyro("stein")
 @pytest.mark.parametrize("curvature", ["hessian", "gauss_newton", "stein"])
 def test_every_estimator_takes_it_as_a_handler_that_scales(ppl, rows, curvature):
     model, args = regression(ppl, *rows)
@@ -75,6 +77,7 @@ def test_fit_gives_the_tempered_evidence(ppl, rows):
     assert result.bound == pytest.approx(evidence + constant, abs=1e-6)
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_temperature_of_one_is_the_model(ppl, rows):
     model, args = regression(ppl, *rows)
     losses = [losses_of(ppl, one, args) for one in (ppl.package.tempered(model, 1.0), model)]

@@ -88,8 +88,15 @@ def test_a_plate_inside_scan_is_a_plate_of_latents():
 # -- the value ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("subsample_size", [None, SUBSAMPLE], ids=["full batch", "subsampled"])
-@pytest.mark.parametrize("name", ["hierarchy", "mixture"])
+@pytest.mark.parametrize(
+    ("name", "subsample_size"),
+    [
+        ("hierarchy", SUBSAMPLE),
+        ("mixture", None),
+        pytest.param("hierarchy", None, marks=pytest.mark.slow),
+        pytest.param("mixture", SUBSAMPLE, marks=pytest.mark.slow),
+    ],
+)
 def test_the_log_density_is_the_model_term_of_the_stock_elbo(name, subsample_size):
     (model, guide, params), args = prepared(name), arguments()
     kwargs = {"subsample_size": subsample_size}
