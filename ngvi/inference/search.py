@@ -78,19 +78,19 @@ class Search:
             except StopIteration as end:
                 self.status = end.value
 
-    def resume(self) -> None:
-        """Let a search that has ended go on."""
-        self.status, self._steps = None, self._run()
-
     def refine(self, tolerance: float, max_cost: float = math.inf) -> None:
         """Go on from an optimum to a smaller tolerance."""
-        self.tolerance = tolerance
-        self.resume()
+        self.tolerance, self.status = tolerance, None
+        self._steps = self._last_stages()
         self.advance(max_cost)
 
     def _run(self) -> Steps:
         """Yield after each step, and return why it has ended."""
         raise NotImplementedError
+
+    def _last_stages(self) -> Steps:
+        """Take the steps from an optimum, as :meth:`_run` yields them."""
+        return self._run()
 
     @property
     def _rounding(self) -> float:
