@@ -89,6 +89,8 @@ CONSTANTS = {
     "ngvi.inference.stochastic.SQUARE_DECAY": "Adam's, of Kingma and Ba (2015)",
     "pyro_ngvi.inference.first_look.OF_LOOPS": "ten times those of most models",
     "ngvi.inference.prices.PART": "what a user hardly notices beside the fit",
+    "ngvi.inference.prices.SLOW": WORDS,
+    "ngvi.inference.prices.OF_A_FIT": WORDS,
     "ngvi.inference.prices.FREE": "what a user hardly notices",
     "ngvi.inference.prices.FEW_DRAWS": "as many as a validation takes at least",
     "ngvi.inference.data_passes.MAX_MINIBATCHES": "where noise costs less than a pass",

@@ -45,7 +45,6 @@ def optimise(
     rng: np.random.Generator,
     request: Request,
     state: State | None = None,
-    num_steps: int = 0,
     monitor: Monitor | None = None,
     is_good: Callable[[Optimum], bool] | None = None,
     keep: Callable[[Problem, MultiStart], None] | None = None,
@@ -53,14 +52,13 @@ def optimise(
     """Search for the optimum, and leave the guide where the search ended, whatever ends it.
 
     :param state: begin here, and nowhere else; by default where it is best.
-    :param num_steps: of a search before this one.
     :param monitor: watches it; by default one of its own.
     :param is_good: see :meth:`MultiStart.solve`.
     :param keep: called after each step, with the problem and its search.
     """
     if request.options.data_passes:
         problem = over_minibatches(problem)
-    monitor = monitor or request.monitor(num_steps)
+    monitor = monitor or request.monitor()
     problem = problem.replace(objective=Timed(problem.objective, monitor))
     if problem.objective.is_exact:
         problem = problem.replace(objective=Integrated(problem.objective))
@@ -92,8 +90,9 @@ def optimise(
             problem.space.write(search.so_far(validates=False).state)
             raise
         monitor.phase = VERIFYING
-        with monitor.without_limit():
-            outcome = _outcome(search, rng, request, ending)
+        limit, monitor.time_limit = monitor.time_limit, math.inf
+        outcome = _outcome(search, rng, request, ending)
+        monitor.time_limit = limit
     problem.space.write(outcome.optimum.state)
     return outcome
 
@@ -108,9 +107,8 @@ def _outcome(
     optima.sort(key=lambda one: (one is best, one.rank(rank)), reverse=True)
     outcome = Outcome(best, optima, search.exploration, ending=ending, search=search)
     outcome.tolerance, outcome.same = request.tolerance, rank
-    is_checked = search.runs.checked[0] is best.state
     if best.status is Status.OPTIMUM:
-        is_late = ending is Ending.TIME_LIMIT and not is_checked
+        is_late = ending is Ending.TIME_LIMIT and search.runs.checked[0] is not best.state
         outcome.finding = UNCHECKED if is_late else search.check(best)
         if outcome.finding is not None and not math.isnan(outcome.finding.error):
             known = dataclasses.replace(best.validation, error=outcome.finding.error)

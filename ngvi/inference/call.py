@@ -182,16 +182,11 @@ class FitCall:
         return ready
 
     def optimise(
-        self,
-        problem: Problem,
-        state: State | None = None,
-        num_steps: int = 0,
-        is_good: Callable | None = None,
+        self, problem: Problem, state: State | None = None, is_good: Callable | None = None
     ) -> Outcome:
         """Search, as the user asks for it; see :func:`~ngvi.inference.api.optimise`."""
         keep = None if self.checkpoint is None else self._keep
-        how = num_steps, self.monitor, is_good, keep
-        return optimise(problem, self.rng, self.request, state, *how)
+        return optimise(problem, self.rng, self.request, state, self.monitor, is_good, keep)
 
     def _begin_at_file(self) -> None:
         """Begin at the result in the checkpoint, if there is one."""

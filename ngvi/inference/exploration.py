@@ -28,7 +28,8 @@ class Explorer:
     :param runs: of the fit, whose best is certified.
     :param share: cost of this search, per cost of the way to the best.
     :ivar report: what has come of it.
-    :ivar spent: the cost of the way to the best, once that is there.
+    :ivar spent: the cost of the way to the best, once that is there; of what a fit by modes has
+        taken before, nothing.
     :ivar reached: the cost of all that led to the best of now.
     """
 
@@ -37,6 +38,7 @@ class Explorer:
         self.options, self.report = runs.options.multi_start, Exploration()
         self.spent = self.reached = math.inf
         self._cost = runs.problem.objective.cost
+        self._begun = self._cost.total
         self._modes: list[tuple[Ascent, Optimum]] = []
         self._ends: list[tuple[Validation, Optimum]] = []  # of first stages that went on to there
         self._treat_as_optima = not runs.options.follow_low_ends
@@ -45,7 +47,7 @@ class Explorer:
     def explore(self) -> None:
         """Look until a better optimum is unlikely, or the share is spent."""
         if self.spent == math.inf:
-            self.spent = self.reached = self._cost.total
+            self.spent = self.reached = self._cost.total - self._begun
             for run in self.runs.ranked():
                 if self._may_go_on():
                     self.runs.waiting.remove(run)
@@ -55,7 +57,7 @@ class Explorer:
             if not self._round() or self.is_unlikely():
                 break
             if self.runs.best is not best:  # what led to a better one counts as well
-                self.reached = self._cost.total
+                self.reached = self._cost.total - self._begun
         for end, optimum in self._modes:
             self._follow_image(end, optimum)
         self.report.is_over = self.is_unlikely()
@@ -63,8 +65,12 @@ class Explorer:
     @property
     def limit(self) -> float:
         """Largest cost of all, in gradients."""
-        first = (1.0 + self.share) * self.spent + self.options.exploration_floor
-        return max(first, (1.0 + self.share) * self.reached) + self._saddle_budget
+        first = (1.0 + self.share) * self.spent + self._floor()
+        return self._begun + max(first, (1.0 + self.share) * self.reached) + self._saddle_budget
+
+    def _floor(self) -> float:
+        """Return what the way to the best has left of the gradients that any fit may take."""
+        return max(0.0, self.options.exploration_floor - self.share * self.spent)
 
     def _may_go_on(self) -> bool:
         return self._cost.total < self.limit
@@ -254,10 +260,11 @@ class Explorer:
             if same_bound(end, new.validation, slack):
                 return one
         if counts and not self._treat_as_optima:
-            before, most = self._cost.total, self.options.exploration_floor - self._saddle_budget
+            before, free = self._cost.total, self._floor() - self._saddle_budget
             # Near a saddle little seems to be left.
-            found = self._followed(run, most, min(self.runs.tolerance, LEVELS.same))
-            self._saddle_budget += self._cost.total - before
+            tolerance = min(self.runs.tolerance, LEVELS.same)
+            found = self._followed(run, max(free, self._left()), tolerance)
+            self._saddle_budget += min(self._cost.total - before, free)
             if found is not None:
                 self._ends.append((new.validation, found))
             if found is not None or self._ends:

@@ -164,7 +164,7 @@ def mixed(
     outcome: Outcome,
     wanted: int | str,
     set_up: Callable[[int], Any],
-    search: Callable[[Problem, State, int], Outcome],
+    search: Callable[[Problem, State], Outcome],
     rng: np.random.Generator,
 ) -> tuple[Any, Outcome]:
     """Go on from the optima of one Gaussian.
@@ -173,7 +173,7 @@ def mixed(
     :param outcome: what it has come to.
     :param wanted: how many components, or ``"auto"``.
     :param set_up: the same with a mixture of this many.
-    :param search: from a state, after this many steps.
+    :param search: from a state.
     :return: what was set up for the end, and what it has come to.
     """
     if outcome.ending is not None:
@@ -192,7 +192,7 @@ def mixed(
             return first, _of_one(outcome, f"others can add {missed(best):.2g} nats at most")
         ready = set_up(number)
         state = ready.problem.space.mixture(states, log_weights)
-        other = search(ready.problem, state, len(best.trace))
+        other = search(ready.problem, state)
         problem.objective.cost.share(ready.problem.objective.cost)
     except (TimeLimitReached, StoppedByCallback, KeyboardInterrupt) as error:
         restore()

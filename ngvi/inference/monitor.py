@@ -9,12 +9,11 @@ alone, of which it is an estimate. The last line is the result.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 
 from tqdm.auto import tqdm
@@ -119,15 +118,6 @@ class Monitor:
                 raise StoppedByCallback
         if self.seconds > self.time_limit:
             raise TimeLimitReached
-
-    @contextlib.contextmanager
-    def without_limit(self) -> Iterator[None]:
-        """Lift the time limit, for what is left to do when the time is up."""
-        limit, self.time_limit = self.time_limit, math.inf
-        try:
-            yield
-        finally:
-            self.time_limit = limit
 
     def look_at_clock(self, needed: float) -> None:
         """Once there is a step to keep.

@@ -140,8 +140,8 @@ class MultiStartOptions:
     num_starts: int = 8
     #: Cost of a run in the first round, in steps.
     first_steps: int = 40
-    #: Gradients for other optima beside their budget: the shortest run of NUTS. As many may follow
-    #: runs that end far below the best.
+    #: Gradients that any search for other optima may take: the shortest run of NUTS. What the way
+    #: to the best leaves of them may follow runs that end far below it.
     exploration_floor: int = 20_000
     #: Without an optimum nothing new begins after this many gradients: four chains of NUTS. Half of
     #: them, or as many as all before, may go into fresh draws at every step.

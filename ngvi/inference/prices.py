@@ -8,9 +8,11 @@ has taken.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from typing import Any
 
+from ngvi._warn import warn
 from ngvi.inference.draws.proposals import NUM_DRAWS
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.problem import Cost, Forwarding, Objective
@@ -19,6 +21,22 @@ from ngvi.inference.problem import Cost, Forwarding, Objective
 PART, FREE = 0.2, 1.0
 #: Draws that are made at any price.
 FEW_DRAWS = 200
+#: Seconds of a run of the model, or of a gradient, of which a user hears, and how many a fit takes.
+SLOW, OF_A_FIT = 2.0, 1000
+
+
+def warn_of_slow(seconds: float) -> None:
+    """Warn of what a fit will take, if that is long.
+
+    :param seconds: of a run of the model, or of a gradient.
+    """
+    if seconds > SLOW:
+        warn(
+            f"A run of the model takes {seconds:.3g} s, and a fit takes {OF_A_FIT:,} of them and "
+            f"more, {seconds * OF_A_FIT / 3600:.2g} hours. Vectorise its loops, give time_limit= "
+            "or family='diagonal', or learn from minibatches by SVI(model, guide, IVON(), "
+            "NaturalELBO(1, 'stein'))."
+        )
 
 
 def num_affordable(result: Any, wanted: int) -> int:
@@ -85,6 +103,8 @@ def _known(*seconds: float) -> float:
 
 def _note(cost: Cost, seen: dict[str, float]) -> None:
     """Note the least that an evaluation has taken, as other work on the machine adds to it."""
-    less = {kind: new for kind, new in seen.items() if not getattr(cost.prices, kind) <= new}
-    if less:
-        cost.prices = dataclasses.replace(cost.prices, **less)
+    before = cost.prices
+    less = {kind: new for kind, new in seen.items() if not getattr(before, kind) <= new}
+    cost.prices = dataclasses.replace(before, **less)
+    if math.isnan(before.draw):  # the first
+        warn_of_slow(cost.prices.draw)

@@ -47,19 +47,10 @@ class Request:
         """Cost of the search for other optima, per cost of the way to the best."""
         return EFFORTS[self.effort]
 
-    def monitor(self, num_steps: int = 0) -> Monitor:
-        """Return what watches a search.
-
-        :param num_steps: of one before it.
-        """
-        return Monitor(
-            self.max_steps,
-            self.progress_bar,
-            self.time_limit,
-            self.callback,
-            self.started,
-            num_steps,
-        )
+    def monitor(self) -> Monitor:
+        """Return what watches a search."""
+        how = self.max_steps, self.progress_bar, self.time_limit, self.callback, self.started
+        return Monitor(*how)
 
 
 @dataclass(frozen=True, kw_only=True)

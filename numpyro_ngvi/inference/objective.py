@@ -26,13 +26,7 @@ from numpyro_ngvi.inference.evaluation import Evaluation
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import (
-    PROGRAMS,
-    blocks,
-    compiled,
-    enable_x64,
-    few_in_all,
-)
+from numpyro_ngvi.tracing.compilation import PROGRAMS, blocks, compiled, enable_x64, few_in_all
 from numpyro_ngvi.tracing.prior import draws_of_prior
 from numpyro_ngvi.tracing.sites import subsampled_plates
 from numpyro_ngvi.tracing.traced import Traced, key_like

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.distributions.constraints import Constraint
 
 from ngvi.inference.first_look import Seen, check_handlers, constant_support, unknown_sites
+from ngvi.inference.prices import warn_of_slow
 from pyro_ngvi.guide.checks import frozen_parts, quiet_trace
 from pyro_ngvi.tracing.messengers import OperationMode, repeatable_noise
 
@@ -47,8 +49,10 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     try:
         seen = Seen(as_numpy((args, kwargs)))
         with _leaving_nothing(model):
+            start = time.perf_counter()
             with _Operations() as operations:
                 trace = quiet_trace(InitMessenger(_start)(model), args, kwargs)
+            warn_of_slow(time.perf_counter() - start)
             seen.has_loops = operations.count > OF_LOOPS
             seen.unrepeatable = _unrepeatable(model, args, kwargs)
         seen.unknown = unknown_sites(

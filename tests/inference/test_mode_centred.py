@@ -52,7 +52,7 @@ def ended(
     found = Validation(bound, 0.1, spread=spread, gap=gap)
     certificate = Certificate(0.01, 0.02)
     best = Optimum(BEST, found, certificate, status, "the guide's start", 8, trace=trace)
-    exploration = Exploration(8, 0, 100.0, 0.1, explored)
+    exploration = Exploration(8, 0, 0.1, explored)
     return Outcome(best, [best], exploration, **options)
 
 

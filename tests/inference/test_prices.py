@@ -45,6 +45,14 @@ def test_prices_are_the_least_that_was_seen_without_compilation(clock):
     assert target.cost.prices.gradient == min(prices.gradient, clock.seconds - change)
 
 
+def test_a_slow_model_is_told_what_a_fit_takes_after_its_first_value(clock):
+    target = slow(clock, value=60.0)
+    timed = Timed(target, monitored())
+    with pytest.warns(UserWarning, match="takes 60 s.* 17 hours. Vectorise"):
+        timed.log_density(target.initial, np.zeros((1, 2)))
+    timed.log_density(target.initial, np.zeros((1, 2)))  # and no more
+
+
 def test_what_compiles_has_no_price():
     class Compiles(Target):
         num_programs = property(lambda self: time.perf_counter())
