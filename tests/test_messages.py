@@ -234,7 +234,7 @@ MISTAKES = {
         r"NaturalGaussianGuide\(model, .* was called otherwise: missing a required argument: 'mod"
     ),
     "result.sample(n_samples=3)": r"sample has no argument n_samples=. Is num_samples= meant\?",
-    "result.sample(3, 10)": r"sample\(num_samples=1000, \*.* was called otherwise: too many",
+    "result.sample(3, 10)": r"sample\(num_samples=1000.* was called otherwise: too many",
     "ppl.call(ppl.guide(observing(ppl, [1.0, 2.0])))": (
         "Observed site 'y' has a list, and .*(Pyro|NumPyro) takes"
     ),

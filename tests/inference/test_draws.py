@@ -359,6 +359,32 @@ def test_table_draws_and_predictions_are_of_one_posterior(ppl):
     np.testing.assert_allclose(_moments(more)[0], mean, atol=0.03 * sd.max())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("key", range(4))
+@pytest.mark.parametrize("is_centred", [True, False])
+def test_eight_schools_are_right_and_said_to_be(ppl, is_centred, key):
+    """Beside 40,000 draws of NUTS, effects standardised, with a target of 0.98."""
+
+    def model(y, sigma):
+        mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 5.0))
+        tau = ppl.sample("tau", ppl.dist.HalfCauchy(ppl.array(5.0)))
+        with ppl.plate("schools", 8):
+            if is_centred:
+                theta = ppl.sample("theta", ppl.dist.Normal(mu, tau))
+            else:
+                theta = mu + tau * ppl.sample("z", ppl.dist.Normal(mu * 0, 1.0))
+            ppl.sample("y", ppl.dist.Normal(theta, sigma), obs=y)
+
+    args = map(ppl.array, models.eight_schools_data())
+    fitted = ppl.fit(model, *args, draws="auto", seed=key)
+    table = fitted.summary()
+    assert fitted.diagnostics.accuracy.is_accurate
+    assert table.loc["mu", "mean"] == pytest.approx(4.396, abs=0.33)
+    assert table.loc["mu", "sd"] == pytest.approx(3.332, rel=0.1)
+    assert table.loc["tau", "mean"] == pytest.approx(3.594, abs=0.32)
+    assert table.loc["tau", "sd"] == pytest.approx(3.186, rel=0.1)
+
+
 def test_a_result_with_its_draws_is_pickled_and_saved(ppl, tmp_path):
     fitted = conjugate_result(ppl, shift=0.3, factor=0.8).with_draws("corrected")
     fitted.save(tmp_path / "fit.ngvi")
