@@ -7,6 +7,8 @@ PYTEST_ARGS ?=
 JOBS ?= 2
 # Which tests: MARK=slow for the long ones, MARK= for all.
 MARK ?= not slow
+# 0 leaves the code of pages out of the site.
+EXECUTE ?= 1
 
 .PHONY: demo test test-gpu test-oldest test-newest test-kernels test-upstream lint format docs notebooks dist clean
 
@@ -87,7 +89,9 @@ format: $(VENV)/.ready-dev
 
 # The site, in docs/_build/html. The pages' own code runs once, and again when its page changes.
 docs: $(VENV)/.ready-docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -j $(JOBS) docs docs/_build/html
+	@echo "The code of all pages runs, the first time for many minutes; each page says how long it takes."
+	@echo "Later only pages that have changed run. make docs EXECUTE=0 leaves the code out."
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -j $(JOBS) -D execute=$(EXECUTE) docs docs/_build/html
 
 # Tutorials and stories as notebooks, beside their pages.
 notebooks: $(VENV)/.ready-docs

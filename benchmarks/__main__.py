@@ -1,4 +1,4 @@
-"""Run a benchmark, or list all of them: ``python -m benchmarks [NAME [arguments]]``."""
+"""Run a benchmark, or list all: ``python -m benchmarks [[--publish] NAME [arguments]]``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import runpy
 import sys
 import textwrap
 
+from . import pages
 from .registry import scripts
 
 HEAD = """\
 python -m benchmarks NAME [arguments] runs one of these, and NAME --help lists its arguments.
+Tables and pictures go to benchmark_output/; of --publish NAME to docs/benchmarks and the pages.
 Times are rough, of all that it does by default on two cores. Data are files in the folder of
 --data-dir; where none are needed they are simulated or come from R's data sets.
 """
@@ -34,6 +36,8 @@ def main(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help", "list"):
         print(listing())
         return
+    if arguments[0] == "--publish":
+        pages.OUT, arguments = pages.FOLDER, arguments[1:]
     name, *rest = arguments
     if name in ("unseen", "everyday"):  # other sets of the same runner
         name, rest = "gauntlet", ["--part", name, *rest]

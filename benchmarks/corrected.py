@@ -8,7 +8,7 @@ is shown in NUTS's standard deviations, and the ratios of standard deviations; t
 
     python -m benchmarks corrected --data-dir DIR [--models radon] [--ppl pyro]
 
-writes ``docs/benchmarks/corrected.csv``: rows that are asked for, and keeps the others.
+writes ``corrected.csv``: rows that are asked for, and keeps the others.
 
 Time: 15 minutes. Data: misc/radon_minnesota.csv.
 """

@@ -14,7 +14,7 @@ effective ones.
 
     python -m benchmarks glmm_peers --data-dir DIR [--data hers] [--methods glmmTMB]
 
-writes ``glmm_peers.csv`` and ``glmm_peers_estimates.csv`` in ``docs/benchmarks``: rows that are
+writes ``glmm_peers.csv`` and ``glmm_peers_estimates.csv``: rows that are
 asked for, and keeps the others. ``DIR`` holds ``glmm/designs/*.npz`` (``y``, ``X``, ``group``).
 lme4 and glmmTMB are of R (packages ``lme4``, ``glmmTMB``); without ``Rscript`` on the
 path they are left out.

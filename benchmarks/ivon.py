@@ -10,7 +10,7 @@ is installed.
 
     python -m benchmarks ivon
 
-writes ``ivon.csv`` in ``docs/benchmarks``.
+writes ``ivon.csv``.
 
 Time: minutes. Data: none.
 """

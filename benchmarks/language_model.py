@@ -11,8 +11,8 @@ by signal-to-noise ``|m| / sigma`` or by magnitude.
     python -m benchmarks language_model --runs runs.json --publish
     python -m benchmarks language_model --steps 4000 --characters 100000 --shorter 4
 
-writes ``language_model.csv``, ``language_model_pruning.csv`` and ``language_model.png`` in
-``docs/benchmarks`` with ``--publish``, which takes another name for them.
+writes ``language_model.csv``, ``language_model_pruning.csv`` and ``language_model.png`` with
+``--publish``, which takes another name for them.
 
 Time: 10 minutes. Data: none.
 """
@@ -342,7 +342,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--runs", help="a file that keeps finished runs, which are not repeated")
     found.add_argument("--plot", help="where to save the picture")
     found.add_argument(
-        "--publish", nargs="?", const="language_model", help="CSVs and picture in docs/benchmarks"
+        "--publish", nargs="?", const="language_model", help="CSVs and picture by this name"
     )
     return found
 
@@ -373,7 +373,7 @@ def main() -> None:
         if options.publish:
             pages.write(f"{options.publish}{name}", rows, about)
     if options.plot or options.publish:
-        plot(found, options.plot or pages.FOLDER / f"{options.publish}.png")
+        plot(found, options.plot or pages.OUT / f"{options.publish}.png")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ same seed, without the compilation of the first steps. Predictions and bounds av
     python -m benchmarks networks --data-dir DIR [--data digits] [--ppl pyro]
     python -m benchmarks networks --data-dir DIR --paths --seeds 3 [--data digits]
 
-writes ``networks.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others; with
+writes ``networks.csv``: rows that are asked for, and keeps the others; with
 ``--paths`` ``networks_paths.csv``, NumPyro far beyond 20 epochs, and then the picture.
 ``DIR`` holds ``images/mnist.npz`` (``x_train``, ``y_train``, ``x_test``, ``y_test``).
 

@@ -23,6 +23,8 @@ from ngvi import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "benchmarks"
+#: Where CSVs and pictures are written: ``python -m benchmarks --publish NAME`` writes the pages'.
+OUT = Path("benchmark_output")
 INDEX = "index.csv"  # the list of all pages
 
 BLOCK = re.compile(r"^(<!-- (\w+\.csv)((?: \S+=\S+)*) -->)\n.*?^<!-- end -->$", re.M | re.S)
@@ -30,18 +32,19 @@ NUMBER = re.compile(r"[\d.,e+\-±%() /]*")
 
 
 def write(name: str, rows: Iterable[dict[str, Any]], about: str) -> None:
-    """Write a CSV, and its tables on all pages.
+    """Write a CSV, and where it is published its tables on all pages.
 
     :param about: how it was made and on what: command, sizes, seeds, machine; one line.
     """
     rows = list(rows)
-    with (FOLDER / name).open("w", newline="", encoding="utf-8") as file:
+    OUT.mkdir(exist_ok=True)
+    with (OUT / name).open("w", newline="", encoding="utf-8") as file:
         file.write(f"# {about}\n")
         columns = dict.fromkeys(column for row in rows for column in row)
         writer = csv.DictWriter(file, list(columns), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    for path in pages():
+    for path in pages() if OUT == FOLDER else ():
         text = path.read_text("utf-8")
         if name in text:
             path.write_text(fill(text, name), "utf-8")
@@ -60,7 +63,7 @@ def _note_run(page: str) -> None:
 
 def replace(name: str, rows: list[dict[str, str]], about: str, keys: Sequence[str]) -> None:
     """:func:`write` rows in the place of those of a CSV that have the same keys, or at its end."""
-    old = read(name) if (FOLDER / name).exists() else []
+    old = read(name) if (OUT / name).exists() else []
     new = {tuple(row[key] for key in keys): row for row in rows}
     kept = [new.pop(tuple(row[key] for key in keys), row) for row in old]
     write(name, [*kept, *new.values()], about)
@@ -68,12 +71,16 @@ def replace(name: str, rows: list[dict[str, str]], about: str, keys: Sequence[st
 
 def read(name: str) -> list[dict[str, str]]:
     """The rows of a CSV, as text."""
-    return list(csv.DictReader((FOLDER / name).read_text("utf-8").splitlines()[1:]))
+    return list(csv.DictReader(_path(name).read_text("utf-8").splitlines()[1:]))
 
 
 def about(name: str) -> str:
     """How a CSV was made and on what."""
-    return (FOLDER / name).read_text("utf-8").split("\n", 1)[0].removeprefix("# ")
+    return _path(name).read_text("utf-8").split("\n", 1)[0].removeprefix("# ")
+
+
+def _path(name: str) -> Path:
+    return OUT / name if (OUT / name).exists() else FOLDER / name
 
 
 def pages() -> list[Path]:
@@ -126,4 +133,5 @@ def figure(num_rows: int = 1, num_columns: int = 1, size: tuple[float, float] = 
 
 def save(figure: Any, name: str) -> None:
     """The picture of a page."""
-    figure.savefig(FOLDER / name, dpi=110, bbox_inches="tight")
+    OUT.mkdir(exist_ok=True)
+    figure.savefig(OUT / name, dpi=110, bbox_inches="tight")

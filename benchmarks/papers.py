@@ -14,7 +14,7 @@ by the bound at the end, which is a mean over fresh draws and all rows.
 
     python -m benchmarks papers --data-dir DIR [--cases german] [--methods Snngm]
 
-writes ``papers.csv`` in ``docs/benchmarks``: rows that are asked for, and keeps the others.
+writes ``papers.csv``: rows that are asked for, and keeps the others.
 Table 10, with conjugate factors, is ``examples/deep_glm.py``.
 
 Time: half an hour. Data: logistic/*, images/mnist.npz, glmm/designs/epilepsy1.npz.

@@ -10,7 +10,7 @@ with effects that are standardised and a target acceptance of 0.95.
 
     python -m benchmarks posterior_accuracy [--models funnel]
 
-writes ``docs/benchmarks/posterior_accuracy.csv`` and its picture: rows that are asked for, and
+writes ``posterior_accuracy.csv`` and its picture: rows that are asked for, and
 keeps the others.
 
 Time: 15 minutes. Data: none.

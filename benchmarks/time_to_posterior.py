@@ -7,8 +7,8 @@ the processor from data to draws: *cold* is the first data set, compilation incl
 not; *warm* is the second, other data of the same shapes. *Right* is a method whose every mean is
 within 0.1 standard deviations, and every standard deviation within a tenth, of those of a long run
 of NumPyro's NUTS (of the non-centred model, where there is one). ``fit`` and ``corrected`` are of
-one process: corrected draws come after it. ``time_to_posterior.csv`` and ``.png`` are in
-``docs/benchmarks``: rows that are asked for are replaced. What is not installed
+one process: corrected draws come after it. Of ``time_to_posterior.csv``, which it writes with
+``.png``, rows that are asked for are replaced. What is not installed
 (``pip install 'ngvi[peers]'``) is left out, and of a run that is not waited for (``--limit``) the
 table has the seconds that it had taken.
 

@@ -19,6 +19,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,9 @@ def _on_source(app: Any, docname: str, source: list[str]) -> None:
     key = hashlib.sha256(source[0].encode()).hexdigest()
     kept = folder / f"{key}.md"
     if not kept.exists():
+        begun = time.perf_counter()
         text = in_a_process(page, folder)
+        print(f"code of {docname}: {time.perf_counter() - begun:.0f} s", flush=True)
         for old in folder.glob("*.md"):
             old.unlink()
         kept.write_text(text, encoding="utf-8")

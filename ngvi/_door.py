@@ -62,7 +62,9 @@ ELSEWHERE = {
     "FitResult": {
         "result.sample(1000)": "get_samples samples draws posterior_samples rvs",
         "result.summary()": "mean sd std stddev median quantiles hdi",
-        "result.bound": "elbo evidence log_evidence lower_bound",
+        "result.bound": "elbo lower_bound",
+        "result.log_evidence": "evidence marginal_likelihood log_marginal_likelihood",
+        "result.family.name": "family_name",
         "result.losses": "loss history elbos",
         "len(result.trace)": "num_steps steps",
         "result.converged": "success certified",
@@ -151,7 +153,7 @@ def not_made(name: str) -> str:
     return f"{name} is a class or function: write {name}(), with brackets."
 
 
-def check_parts(guide: Any, optim: Any, loss: Any) -> None:
+def check_parts(model: Any, guide: Any, optim: Any, loss: Any) -> None:
     """Refuse classes and functions in the place of what they make, as ``SVI`` takes it.
 
     :raises TypeError: naming it.
@@ -162,7 +164,7 @@ def check_parts(guide: Any, optim: Any, loss: Any) -> None:
         if value is None or isinstance(value, (str, float, int, dict)):
             raise TypeError(f"{name} must be an object such as {example}, got {value!r}.")
     is_function = inspect.isfunction(optim) and not hasattr(optim, "init")
-    for value in (guide, optim, loss):
+    for value in (model, guide, optim, loss):
         if isinstance(value, type) or (value is optim and is_function):
             raise TypeError(not_made(value.__name__))
 

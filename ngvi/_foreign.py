@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,18 @@ from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 
 #: What arrays hold that neither library computes with, by numpy's kind of dtype.
 NO_NUMBERS = {"U": "strings", "S": "strings", "T": "strings", "O": "objects", "M": "dates"}
+#: Packages whose lines are not the model's.
+LIBRARIES = (
+    "ngvi",
+    "pyro_ngvi",
+    "numpyro_ngvi",
+    "pyro",
+    "numpyro",
+    "torch",
+    "jax",
+    "pandas",
+    "contextlib",
+)
 #: How the note begins.
 NOTE = "Some of the model's arguments are not numeric arrays"
 
@@ -46,9 +61,40 @@ def note_foreign_arguments(
                 if words := where_not(is_finite, "NaN or infinite numbers"):
                     _note(error, f"{name} of the model {words} (counted from zero).")
             dtype = str(getattr(value, "dtype", default))
-            if default and "dtype" in str(error) and "float" in dtype and dtype != default:
-                _note(error, f"{name} is {dtype}, and the model's own numbers are {default}.")
+            is_other = dtype.startswith("torch.") and dtype != default
+            if default and is_other and "dtype" in str(error):
+                words = f"{name} is {dtype}, and the model's own numbers are {default}"
+                _note(error, f"{words} (counted from zero): write .to({default}) behind it.")
+        if words := _by_line(error):
+            _note(error, words)
         raise
+
+
+#: Errors of JAX where Python asks for a number that is traced, and of torch where numpy does.
+TRACED = ("ConcretizationTypeError", "Tracer", "NonConcreteBooleanIndex")
+CUT_OFF, SHAPED = "Can't call numpy() on Tensor that requires grad", "sequences of concrete values"
+#: The error of an argument of a distribution of torch.
+OUTSIDE = "to satisfy the constraint"
+
+
+def _by_line(error: Exception) -> str:
+    """Say what a line of the model does that no program or distribution allows; or nothing."""
+    is_traced = type(error).__name__.startswith(TRACED) or SHAPED in str(error)
+    if not is_traced and CUT_OFF not in str(error) and OUTSIDE not in str(error):
+        return ""
+    own, line, plate = "jnp" if is_traced else "torch", "", ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        path = frame.f_code.co_filename
+        if frame.f_code.co_qualname == "plate.__init__":
+            plate = f", at plate '{frame.f_locals.get('name')}'"
+        elif str(frame.f_globals.get("__name__")).partition(".")[0] not in LIBRARIES:
+            line = f"{Path(path).name}:{number}, {linecache.getline(path, number).strip()!r}"
+    what = "takes a traced value, such as a latent or a maximum of data, for a plain number"
+    mend = f"compute with {own}, choose by {own}.where(...), and give sizes as int(numpy.max(...))"
+    if OUTSIDE in str(error):
+        what = "has an argument of a distribution outside its support"
+        mend = "give its latents priors that keep it there, HalfNormal for a scale say"
+    return line and f"The model {what} ({line}{plate}): {mend}."
 
 
 def _note(error: Exception, words: str) -> None:

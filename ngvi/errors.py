@@ -65,8 +65,8 @@ def is_number(value: Any, holds: Callable[[float], bool]) -> bool:
 
 def shown(value: Any) -> str:
     """Return a value for an error: an array's shape, or the type of an object of many words."""
-    if hasattr(value, "dtype") and len(shape := value.shape):
-        return f"an array of shape {tuple(shape)}"
+    if hasattr(value, "dtype") and isinstance(value.shape, tuple) and value.shape:
+        return f"an array of shape {tuple(value.shape)}"
     words = repr(value)
     return f"an object of type {type(value).__name__}" if "\n" in words else words
 
@@ -137,14 +137,9 @@ def check_quantiles(quantiles: Any) -> None:
         raise ValueError(f"quantiles must be in (0, 1), got {quantiles!r}.")
 
 
-def check_rank(rank: int, dim: int | None = None) -> None:
-    """Check for a rank of at least 1, and at most the dimension."""
+def check_rank(rank: int) -> None:
+    """Check for a rank of at least 1."""
     check_count(rank, "rank", hint=" Without correlations use family='diagonal'.")
-    if dim is not None and rank > dim:
-        raise ValueError(
-            f"LowRankPrecision(rank={rank}) has a rank above the model's {dim} latents. Lower it, "
-            "or use family='covariance_cholesky', which holds every covariance."
-        )
 
 
 #: A step that goes this share of the way is the rate of another kind of optimiser.
@@ -184,6 +179,17 @@ def check_learning_rule(
 
 def check_model(model: Any) -> None:
     """Check that something can be run as a model."""
+    if isinstance(model, type):
+        raise TypeError(
+            f"model is the class {model.__name__}: make an object of it, {model.__name__}(...), "
+            "whose __call__ takes the model's arguments."
+        )
+    parameters = getattr(getattr(model, "__code__", None), "co_varnames", ())
+    if parameters[:1] == ("self",):
+        raise TypeError(
+            f"model {model.__qualname__} is a method of no object: write {model.__name__} of an "
+            "object of its class."
+        )
     if not callable(model) or hasattr(model, "log_prob"):
         raise TypeError(
             f"model must be a function with sample statements in its body, got {shown(model)}."
@@ -287,15 +293,15 @@ def scaled_guide(scale: Any, handler: str) -> str:
     )
 
 
-def warn_of_broadcast(
-    name: str, value: tuple[int, ...], of: tuple[int, ...], event_dim: int
-) -> None:
-    """Warn if data are expanded to the shape of their distribution: ``(n, 1)`` and ``(n,)``.
+def check_broadcast(name: str, value: tuple[int, ...], of: tuple[int, ...], event_dim: int) -> None:
+    """Refuse data that are broadcast against their distribution: ``(n, 1)`` and ``(n,)``.
 
-    One number for all is no mistake of shapes.
+    Data that are only expanded to the shape of their distribution are warned of, but one number
+    for all is no mistake of shapes.
 
     :param value: the shape of the data.
     :param of: that of the distribution, ``event_dim`` of whose dimensions are an event.
+    :raises ValueError: naming the site and the shapes.
     """
     try:
         both = np.broadcast_shapes(value, of)
@@ -303,9 +309,12 @@ def warn_of_broadcast(
         return  # the distribution has its own idea of shapes, or will fail
     event = of[len(of) - event_dim :]
     is_event_expanded = np.broadcast_shapes(value[-event_dim:], event) != value[-event_dim:]
-    is_repeated = math.prod(value) > 1 and both != value
-    if is_repeated or both not in (value, of) or (value and event_dim and is_event_expanded):
-        warn(
-            f"Observed site '{name}' has data of shape {value} and a distribution of shape {of}: "
-            f"broadcast to {both}, each datum counts several times. Reshape one of them."
-        )
+    is_event_expanded = bool(value and event_dim) and is_event_expanded
+    are_many = math.prod(value) > 1
+    words = f"Observed site '{name}' has data of shape {value} and a distribution of shape {of}: "
+    words += f"broadcast to {both}, each datum counts several times. "
+    is_column = are_many and len(value) == 1 and of[-2:] == 2 * value  # of X, and not of y
+    if both not in (value, of) or is_column or (are_many and is_event_expanded):
+        raise ValueError(f"{words}Reshape one of them, such as y[:, 0] for a column.")
+    if (are_many and both != value) or is_event_expanded:
+        warn(f"{words}Reshape one of them.")

@@ -12,7 +12,7 @@ from ngvi import __version__ as __version__
 from numpyro_ngvi import families
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference import FitOptions, FitResult, fit
+from numpyro_ngvi.inference import FitOptions, FitResult, fit, fit_density
 from numpyro_ngvi.optim import BLR, IVON, Snngm
 from numpyro_ngvi.svi import SVI
 from numpyro_ngvi.tempering import tempered
@@ -29,5 +29,6 @@ __all__ = [
     "Snngm",
     "families",
     "fit",
+    "fit_density",
     "tempered",
 ]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpyro.infer
-import numpyro.optim
-import optax
 from numpyro import primitives
 from numpyro.infer.svi import SVIRunResult, SVIState
 
 from ngvi._door import check_parts
+from ngvi._foreign import note_foreign_arguments
 from ngvi._lock import remembered, serialised
 from ngvi._warn import warn
 from ngvi.errors import check_count, shown
@@ -32,6 +31,15 @@ MOST_STEPS = 16
 
 #: The signature and words of another function; its type would be that of no method.
 described_as: Any = functools.wraps
+
+
+class Optimiser(Protocol):
+    """An optax transformation or a NumPyro optimiser."""
+
+    @property
+    def init(self) -> Callable: ...
+    @property
+    def update(self) -> Callable: ...
 
 
 class SVI(numpyro.infer.SVI):
@@ -64,13 +72,13 @@ class SVI(numpyro.infer.SVI):
         self,
         model: Callable,
         guide: Callable,
-        optim: numpyro.optim._NumPyroOptim | optax.GradientTransformation,
+        optim: Optimiser,
         loss: numpyro.infer.ELBO,
         *,
         rng_key: jax.Array | None = None,
         **static_kwargs: Any,
     ) -> None:
-        check_parts(guide, optim, loss)
+        check_parts(model, guide, optim, loss)
         check_curvature_of(optim, loss)
         super().__init__(model, guide, optim, loss, **static_kwargs)
         self._optim_as_given = optim
@@ -155,7 +163,8 @@ class SVI(numpyro.infer.SVI):
             self._last = self.init(jax.random.key(0), *args, **kwargs)
         if self.state is not self._last and self._last is not None:  # else it is of init
             self._check_same_model(self.state, self._last)
-        state, loss, num_dropped = self._updated(args, kwargs)
+        with note_foreign_arguments(args, kwargs, "jnp.asarray"):
+            state, loss, num_dropped = self._updated(args, kwargs)
         is_lost = first and not jnp.isfinite(loss)
         self.state = self._last = None if is_lost else state
         if self._num_dropped is not None:

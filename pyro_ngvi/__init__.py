@@ -11,7 +11,7 @@ from ngvi import __version__ as __version__
 from pyro_ngvi import families
 from pyro_ngvi.elbo import NaturalELBO
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from pyro_ngvi.inference import FitOptions, FitResult, fit
+from pyro_ngvi.inference import FitOptions, FitResult, fit, fit_density
 from pyro_ngvi.optim import BLR, IVON, Snngm
 from pyro_ngvi.svi import SVI
 from pyro_ngvi.tempering import tempered
@@ -28,5 +28,6 @@ __all__ = [
     "Snngm",
     "families",
     "fit",
+    "fit_density",
     "tempered",
 ]

@@ -33,9 +33,15 @@ class SVI(pyro.infer.SVI):
     """
 
     def __init__(
-        self, model: Callable, guide: Callable, optim: Any, loss: Any, *args: Any, **kwargs: Any
+        self,
+        model: Callable,
+        guide: Callable,
+        optim: pyro.optim.PyroOptim,
+        loss: pyro.infer.ELBO | Callable[..., torch.Tensor],
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
-        check_parts(guide, optim, loss)
+        check_parts(model, guide, optim, loss)
         check_curvature_of(optim, loss)
         super().__init__(model, guide, optim, loss, *args, **kwargs)
 

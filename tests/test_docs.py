@@ -197,7 +197,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert (tmp_path / "reference" / "ngvi.html").exists()
     index = (tmp_path / "searchindex.js").read_text("utf-8")
     found = json.loads(index.removeprefix("Search.setIndex(").rstrip(";)"))
-    for word in ("summari", "loo", "interrupt", "progress"):  # by their stems
+    for word in ("summari", "loo", "interrupt", "progress", "factor", "evid"):  # by stems
         assert word in found["terms"] or word in found["titleterms"], word
     names = {name for group in found["objects"].values() for *_, name in group}
     assert {"summary", "loo", "influence"} <= names

@@ -70,6 +70,34 @@ def linear(ppl, x, y, scale=1.0):
     return fit(ppl, model, x, y)
 
 
+def of_scale(ppl, loc=0.0):
+    """A model whose scale may be negative."""
+
+    def model(y):
+        s = ppl.sample("s", ppl.dist.Normal(ppl.array(loc), 1.0))
+        with ppl.plate("rows", 3):
+            ppl.sample("y", ppl.dist.Normal(0.0, s), obs=y)
+
+    return model
+
+
+class Rows:
+    """A class in the place of a model."""
+
+    def __call__(self, y=None):
+        return y
+
+
+def asking(ppl, ask):
+    """A model that asks for the value of a latent."""
+
+    def model(y):
+        with ppl.plate("rows", 3):
+            ppl.sample("y", ppl.dist.Normal(ask(normal(ppl)), 1.0), obs=y)
+
+    return model
+
+
 def drawing_rows(ppl):
     """A model that has other data at each call."""
     rng = np.random.default_rng(1)
@@ -333,6 +361,23 @@ MISTAKES = {
     ),
     "linear(ppl, (x for x in Y), y)": "argument 0 is of type generator",
     "linear(ppl, {'x': y, 'y': y}, y)": "argument 0 is of type dict",
+    "ppl.call(ppl.guide(observing(ppl, column)))": (
+        r"'y' has data of shape \(3, 1\).*to \(3, 3\).*such as y\[:, 0\]"
+    ),
+    "ppl.call(ppl.guide(observing(ppl, column, event_dim=1)))": (
+        r"'y' has data of shape \(3, 1\).*to \(3, 3\)"
+    ),
+    "linear(ppl, column, y)": "counts several times",
+    "linear(ppl, y, column)": r"'y' has data of shape \(3, 1\).*y\[:, 0\] for",
+    "package.fit_density('x', 3)": "log_density must be a function of a vector .*got 'x'",
+    "package.fit_density(len, 2.5)": "dim must be an integer",
+    "package.fit_density(lambda theta: theta, 2)": r"must give a scalar .*\(2,\), such as a sum",
+    "package.fit_density(lambda theta: None, 2)": "must give a scalar .*got None",
+    # -- values in the place of numbers, and classes in that of models
+    "fit(ppl, Rows)": r"model is the class Rows: make an object of it, Rows\(...\)",
+    "ppl.guide(Rows)": "model is the class Rows",
+    "package.SVI(Rows, ppl.guide(model), ppl.optimiser(), ppl.elbo())": r"write Rows\(\)",
+    "fit(ppl, asking(ppl, np.exp))": r"latent, for a plain number \(.*py:\d+, .*where\(",
     # -- sites without a distribution or a density
     "linear(ppl, ppl.array([1.0, np.nan, 2.0]), y)": "'y' is NaN: argument 0 holds NaN at 1 of 3",
     "linear(ppl, y, y, ppl.array([1.0, -1.0, 1.0]))": "invalid .*scale|scale .*constraint",
@@ -383,14 +428,10 @@ WARNINGS = {
     "fit(ppl, named_as_an_option(ppl), tolerance=0.1)": (
         "tolerance= is taken as fit's own.*by its place"
     ),
-    "ppl.call(ppl.guide(observing(ppl, column)))": r"'y' has data of shape \(3, 1\).*to \(3, 3\)",
-    "ppl.call(ppl.guide(observing(ppl, column, event_dim=1)))": (
-        r"'y' has data of shape \(3, 1\).*to \(3, 3\)"
-    ),
-    "linear(ppl, column, y)": "counts several times",
     "fit(ppl, conditioned(ppl), max_steps=1, effort='quick')": (
         "Handler condition has a value for 'Mu', which is.*'mu' me"
     ),
+    "fit(ppl, of_scale(ppl))": ("At [0-9]+% .*density is NaN.*Give latent 's' .*HalfNormal"),
     "svi(ppl, stock(ppl, 'Adam'), ppl.elbo())": "Adam divides each coordinate.*BLR.*Snngm",
     "svi(ppl, stock(ppl, 'ClippedAdam'), ppl.elbo())": "Adam divides each coordinate",
 }
@@ -432,6 +473,7 @@ def test_what_is_meant_is_not_warned_of(ppl):
         ppl.call(ppl.guide(observing(ppl, ppl.array(Y), ())))  # a plate without its name
         ppl.call(ppl.guide(observing(ppl, ppl.array(1.0), event_dim=1)))
         fit(ppl, named_as_an_option(ppl), ppl.array(Y), 1.0, tolerance=0.1)
+        fit(ppl, of_scale(ppl, 7.0))
         svi(ppl, ppl.optimiser("Snngm"), ppl.elbo())
         svi(ppl, stock(ppl, "SGD"), ppl.elbo())
 
@@ -534,6 +576,10 @@ def test_what_only_torch_can_do_wrong_pyro():
         ):
             with pytest.raises((ValueError, TypeError), match=words):
                 ppl.fit(model, data)
+        fitted = ppl.fit(models.logistic(ppl), ppl.array(np.ones((3, 2))), ppl.array([1.0, 0, 1]))
+        with pytest.raises(RuntimeError) as told:
+            fitted.predictive(torch.ones((3, 2), dtype=torch.float32))
+        assert "argument 0 is torch.float32" in " ".join(told.value.__notes__)
         with pytest.raises(TypeError, match="'mu' has a Normal of torch"):
             ppl.guide(of_torch)(y)
         with pytest.warns(UserWarning, match=r"fit cannot see how .*'y'.*detach"):
@@ -569,7 +615,24 @@ def test_what_only_jax_can_do_wrong_numpyro(numpyro_backend):
         u = ppl.sample("u", ppl.dist.Normal(ppl.np.zeros(3), 1.0).to_event(1))
         ppl.sample("y", ppl.dist.Normal(u[group] + factor[0, 0], 1.0).to_event(1), obs=y)
 
+    def in_plate(group, y):
+        with ppl.plate("groups", ppl.np.max(group) + 1):
+            u = ppl.sample("u", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.sample("y", ppl.dist.Normal(u[group], 1.0).to_event(1), obs=y)
+
+    def told(call):
+        with pytest.raises(TypeError) as error:
+            call()
+        return " ".join(error.value.__notes__)
+
     look, y = ppl.module("inference.first_look").look, np.zeros(4)
+    words = told(lambda: ppl.fit(in_plate, np.array([0, 1, 1, 0]), y))
+    assert re.search(r"py:\d+, .*at plate 'groups'.*int\(numpy.max", words), words
+    choosing = asking(ppl, lambda mu: mu if mu > 0 else -mu)
+    loss = ppl.elbo("NaturalELBO")
+    run = ppl.svi(choosing, ppl.guide(choosing), ppl.optimiser(), loss, (ppl.array(Y),))
+    for call in (lambda: ppl.fit(choosing, ppl.array(Y)), run.step):
+        assert re.search(r"plain number \(.*py:\d+, .*mu > 0.*jnp.where", told(call))
     assert look(by_group, (np.array([0, 1, 2, 0]), y), {}).beyond == ""
     with pytest.warns(UserWarning, match="beyond the end of an array .*index 3 .*from one?"):
         ppl.fit(by_group, np.array([0, 1, 2, 3]), y, max_steps=1, effort="quick")

@@ -46,6 +46,7 @@ def publish(results: list[Result], optimum: float, about: str) -> None:
     """Write ``docs/benchmarks/demo.csv``, and its table on the demo's page; in a checkout only."""
     from benchmarks import pages
 
+    pages.OUT = pages.FOLDER
     pages.write("demo.csv", [_row(result, optimum) for result in results], about)
 
 

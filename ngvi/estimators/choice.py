@@ -16,11 +16,14 @@ Their table is :data:`ngvi.estimators.table.ESTIMATORS`, which ``NaturalELBO`` a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.table import ESTIMATORS, NUMBERS_AT_ONCE, EstimateCost, Needs, Size
 
+#: Names of estimators of ``fit``, and those of ``NaturalELBO``.
+CurvatureOfFit = Literal["auto", "spherical", "quadrature", "hessian", "stein"]
+Curvature = Literal["auto", "spherical", "quadrature", "hessian", "gauss_newton", "stein", "mean"]
 #: Those of ``NaturalELBO``.
 CURVATURES = ("auto", *(name for name, one in ESTIMATORS.items() if one.of_step))
 #: Those of ``fit``.

@@ -57,8 +57,8 @@ class LowRankPrecision(LowRankSteps):
     :param loc: mean, shape ``(d,)``.
     :param factor: ``U``, shape ``(d, rank)``.
     :param diagonal: ``D``, positive, shape ``(d,)``.
-    :param rank: ``r``, from 1 to ``d``.
-    :raises ValueError: for a rank below 1; by :meth:`initial`, for one above ``d``.
+    :param rank: ``r``, from 1 on; above ``d``, where it would add nothing, it is ``d``.
+    :raises ValueError: for a rank below 1.
     """
 
     loc: Array = None
@@ -72,18 +72,14 @@ class LowRankPrecision(LowRankSteps):
         check_rank(self.rank)
 
     def for_layout(self, layout: Layout) -> Self:
-        check_rank(self.rank, layout.dim)
-        return self
+        return dataclasses.replace(self, rank=min(self.rank, layout.dim))
 
     def initial(self, loc: Array, scale: float | Array) -> Self:
-        """``N(loc, scale^2 I)``, but for a faint ``U``; the variances are a little smaller.
-
-        :raises ValueError: if the rank is above the dimension.
-        """
-        check_rank(self.rank, loc.shape[-1])
-        factor = self.ops.tensor(initial_factor(loc.shape[-1], self.rank), loc)
+        """``N(loc, scale^2 I)``, but for a faint ``U``; the variances are a little smaller."""
+        new = dataclasses.replace(self, rank=min(self.rank, loc.shape[-1]))
+        factor = self.ops.tensor(initial_factor(loc.shape[-1], new.rank), loc)
         scale = scale * self.xp.ones_like(loc)
-        return self._with(loc, factor / scale[:, None], scale**-2)
+        return new._with(loc, factor / scale[:, None], scale**-2)
 
     def couples(self) -> str:
         return "low_rank"

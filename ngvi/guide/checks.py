@@ -8,9 +8,9 @@ from typing import Any
 from ngvi.errors import (
     DiscreteLatentError,
     InvalidStartError,
+    check_broadcast,
     complex_density,
     no_density,
-    warn_of_broadcast,
 )
 
 
@@ -28,16 +28,17 @@ def refuse_discrete(name: str, block: str) -> None:
 
 
 def check_observed(name: str, site: Mapping[str, Any], is_array: bool, way_out: str) -> None:
-    """Refuse data that are no array, and warn of data of an odd shape.
+    """Refuse data that are no array, or of a shape that counts them several times.
 
     :param is_array: whether they are, for the PPL.
     :param way_out: what it takes.
     :raises TypeError: naming the site.
+    :raises ValueError: for a shape, likewise.
     """
     value, fn = site["value"], site["fn"]
     if not is_array:
         raise TypeError(f"Observed site '{name}' has a {type(value).__name__}, and {way_out}.")
-    warn_of_broadcast(name, tuple(getattr(value, "shape", ())), tuple(fn.shape()), fn.event_dim)
+    check_broadcast(name, tuple(getattr(value, "shape", ())), tuple(fn.shape()), fn.event_dim)
 
 
 def without_density(sites: Iterable, xp: Any, inverse: Callable) -> tuple[list[str], bool]:

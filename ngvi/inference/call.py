@@ -19,7 +19,12 @@ from ngvi.inference.batches import Batches
 from ngvi.inference.data_passes import over_batches
 from ngvi.inference.draws.drawn import check_may_draw, made, undefined
 from ngvi.inference.estimate import State
-from ngvi.inference.first_look import Seen, check_seen, warn_of_unknown_sites, without_density
+from ngvi.inference.first_look import (
+    Seen,
+    check_seen,
+    warn_of_unknown_sites,
+    without_density,
+)
 from ngvi.inference.mixture_fit import check_beside, check_density, mixed
 from ngvi.inference.mode_centred import (
     NOT_TRIED,
@@ -261,6 +266,9 @@ class FitCall:
             result.validation = known and dataclasses.replace(known, height=at_mean)
         if self.checkpoint is not None and outcome.ending is not Ending.NO_START:
             self.checkpoint.keep(result, math.inf)
+        if outcome.converged and (words := outcome.search.starts.cut_off()):
+            result.reason += f"; {words}"
+            warn(f"{words[0].upper()}{words[1:]}.")
         self.monitor.finish(result.verdict, result.bound, result.bound_error)
         return result
 

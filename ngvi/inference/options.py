@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from statistics import NormalDist
+from typing import Literal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +212,8 @@ class RunawayOptions:
     num_draws: int = 64
 
 
+#: Words of ``effort``.
+Effort = Literal["quick", "standard", "thorough"]
 QUICK, THOROUGH = "quick", "thorough"
 #: Gradients for other optima per gradient that led to the best one: none; as many, so that twice
 #: the time buys the claim; and as many as hard posteriors took before a probability ended them.

@@ -22,3 +22,8 @@ def to_numpy(value: Any) -> np.ndarray:
     """Return an array of torch or JAX as numpy's; on a GPU it has to be fetched."""
     value = value.detach() if hasattr(value, "detach") else value
     return np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+
+
+def family_names(result: Any) -> str:
+    """Return the name of the family; of each, if the guide is a list with several Gaussians."""
+    return " + ".join(part.family.name for part in result._gaussians()) or "no Gaussian"

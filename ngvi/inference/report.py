@@ -12,6 +12,7 @@ import numpy as np
 from ngvi.inference.draws.accuracy import Accuracy
 from ngvi.inference.draws.drawn import Diagnostics
 from ngvi.inference.options import LEVELS
+from ngvi.inference.posterior import family_names
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import BY_MODES
 
@@ -82,7 +83,7 @@ def report(result: Any, complete: bool) -> str:
 
     add("draws", words)
     add("reason", result.reason)
-    add("posterior", f"{result.family_name}, d = {result.dim:,}")
+    add("posterior", f"{family_names(result)}, d = {result.dim:,}")
     if tried := second_fit(result):
         add("locals", tried)
     add(
@@ -141,7 +142,7 @@ def plot(result: Any) -> Any:
     _plot_weights(figure.add_subplot(grid[0, 1]), result.diagnostics)
     _plot_errors(figure.add_subplot(grid[1, 1]), result.diagnostics.accuracy)
     dim, state = f"{result.dim:,}", result.verdict
-    figure.suptitle(f"{result.family_name}, d = {dim}: {state} after {len(result.trace)} steps")
+    figure.suptitle(f"{family_names(result)}, d = {dim}: {state} after {len(result.trace)} steps")
     return figure
 
 

@@ -15,6 +15,7 @@ from ngvi.conjugate.guide import ConjugateGuide
 from ngvi.inference.arguments import checked
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import EFFORTS, FitOptions
+from ngvi.inference.posterior import family_names
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,10 @@ def check_start(result_type: Any, given: FitArguments) -> None:
                 f"{name}= is ignored beside guide=, which has its own. Give it to the guide, "
                 f"NaturalGaussianGuide(model, ..., {name}=...), or leave guide= out."
             )
-    if init is not None and has["family"] and family != init.family_name:
+    if init is not None and has["family"] and family != family_names(init):
         raise ValueError(
             f"family={family!r} is ignored beside init=, which goes on with its own, "
-            f"{init.family_name!r}. Leave family= out, or start anew without init=."
+            f"{family_names(init)!r}. Leave family= out, or start anew without init=."
         )
 
 

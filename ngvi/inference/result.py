@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,9 +24,12 @@ from ngvi.inference.saved import serialize
 from ngvi.inference.saved.file_hooks import FileHooks
 from ngvi.inference.tells import TellsWhatItHas
 from ngvi.inference.trace import Trace
-from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL, FoundOptimum, Restart
+from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL, FoundOptimum, Restart, Verdict
 from ngvi.inference.verdict.validation import Validation
 from ngvi.latents import html
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Attributes that neither copies nor pickles of a result have: what it has found out of its rows,
 #: and what a package has found out of model, guide and arguments.
@@ -53,7 +56,7 @@ class Fitted(TellsWhatItHas):
     #: ``"certified"``: the bound is within the tolerance of this optimum, and no better one is
     #: likely; ``"local"``: others have not been ruled out; ``"not converged"``; or of ``update``
     #: ``"approximate"``: earlier rows count as Gaussians, and the optimum of all may be elsewhere.
-    verdict: str
+    verdict: Verdict
     #: Why the fit stopped and, if it has not converged, what to try.
     reason: str
     #: Gradients, Hessian-vector products and values of the log density.
@@ -121,11 +124,6 @@ class Fitted(TellsWhatItHas):
     def family(self) -> Any:
         """The Gaussian over the unconstrained latent vector, in its own coordinates."""
         return self._gaussian()._family_of(self.params)
-
-    @property
-    def family_name(self) -> str:
-        """The name of the family; of each, if the guide is a list with several Gaussians."""
-        return " + ".join(part.family.name for part in self._gaussians()) or "no Gaussian"
 
     @property
     def dim(self) -> int:
@@ -241,7 +239,7 @@ class Fitted(TellsWhatItHas):
     # -- pictures and words -----------------------------------------------------------
 
     @door
-    def plot(self) -> Any:
+    def plot(self) -> Figure:
         """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
 
         :raises ModuleNotFoundError: without matplotlib.

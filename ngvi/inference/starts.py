@@ -197,6 +197,27 @@ class Starts:
             points = np.concatenate([self.prior.draws, points])
         return points, self.problem.objective.log_density(space.initial, points)
 
+    def cut_off(self) -> str:
+        """Say of which latent's prior a part has a log density that is NaN; or nothing.
+
+        So is the box's, where nothing overflows. The latent is the one whose draws tell best.
+        """
+        if "pool" not in vars(self) or self.prior is None:
+            return ""
+        draws, is_nan = self.prior.draws, np.isnan(self.pool[1])
+        of_prior, of_box = is_nan[: len(draws)], is_nan[len(draws) :]
+        if min(of_prior.mean(), of_box.mean()) < 1 - LEVELS.confidence or of_prior.all():
+            return ""
+        contrast = (draws[of_prior].mean(0) - draws[~of_prior].mean(0)) / self.prior.sd
+        sizes = self.problem.space.stddevs(self.problem.space.initial)
+        names = [name for name, sd in sizes.items() for _ in range(np.size(sd))]
+        return (
+            f"at {of_prior.mean():.0%} of the prior's draws the log density is NaN, as where "
+            "a scale or a rate is negative: the posterior is cut off. Give latent "
+            f"'{names[np.abs(contrast).argmax()]}' a prior on the support of what it is for "
+            "(HalfNormal for a scale, say), or transform it by exp or softplus"
+        )
+
     # -- scales -----------------------------------------------------------------------
 
     def _sample(self) -> Sample:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ngvi._door import Function, check_call, door, written_here
 
@@ -16,10 +16,13 @@ __all__ = ["TellsWhatItHas", "door", "door_with_options_of", "signature_of"]
 class TellsWhatItHas:
     """An object that knows what other libraries call its attributes."""
 
-    def __getattr__(self, name: str) -> Any:
-        if meant := written_here(type(self).__name__, name):
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: write {meant}.")
-        return object.__getattribute__(self, name)  # whose error is Python's own
+    if not TYPE_CHECKING:  # which knows all attributes
+
+        def __getattr__(self, name: str) -> Any:
+            own = type(self).__name__
+            if meant := written_here(own, name):
+                raise AttributeError(f"{own} has no attribute {name!r}: write {meant}.")
+            return object.__getattribute__(self, name)  # whose error is Python's own
 
 
 def signature_of(function: Callable, follow: bool) -> inspect.Signature | None:

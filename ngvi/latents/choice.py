@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from ngvi.latents.forest import Forest
 from ngvi.latents.hierarchy import find_structure
 from ngvi.latents.layout import Layout
 from ngvi.latents.subsampling import SubsampledLatent
 
+#: Names of families.
+FamilyName = Literal[
+    "auto",
+    "full",
+    "block_diagonal",
+    "covariance_cholesky",
+    "diagonal",
+    "low_rank",
+    "matrix_normal",
+    "mixture",
+    "precision_cholesky",
+    "sparse_precision",
+]
 #: Other names of families.
 ALIASES = {"full": "covariance_cholesky"}
 

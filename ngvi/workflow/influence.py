@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ngvi.errors import check_count
 from ngvi.inference.report import shown_once
 from ngvi.latents import html
 from ngvi.latents.layout import Site
@@ -17,6 +18,10 @@ from ngvi.workflow.loo import Cavities, cavity_of
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,7 +49,7 @@ class Influence(Sequence):
         moved = {name: float(values[index]) for name, values in self.shifts.items()}
         return {"row": self.labels[index], "kl": float(self.divergence[index]), **moved}
 
-    def table(self) -> Any:
+    def table(self) -> pandas.DataFrame:
         """Return a ``pandas.DataFrame``.
 
         :raises ModuleNotFoundError: without pandas.
@@ -54,7 +59,7 @@ class Influence(Sequence):
         columns = {"row": self.rows, "kl": self.divergence, **self.shifts}
         return pandas.DataFrame(columns, index=self.labels)
 
-    def plot(self, num: int = DEFAULTS.num_shown) -> Any:
+    def plot(self, num: int = DEFAULTS.num_shown) -> Figure:
         """Return a matplotlib figure of the most influential rows, and what they move most.
 
         :param num: the number of rows.
@@ -62,7 +67,7 @@ class Influence(Sequence):
         """
         from matplotlib import pyplot
 
-        shown = self.table()[: max(num, 1)][::-1]
+        shown = self.table()[: check_count(num, "num")][::-1]
         moved = shown[list(self.shifts)]
         most = moved.abs().max().nlargest(5).index
         size = 10.5, 1.2 + 0.28 * len(shown)

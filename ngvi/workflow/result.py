@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -22,12 +22,17 @@ from ngvi.inference.result import Fitted
 from ngvi.inference.tells import door, door_with_options_of
 from ngvi.workflow.chains import by_nuts, check_whitened, for_arviz
 from ngvi.workflow.elpd import elpd_data, note
+from ngvi.workflow.evidence import LogEvidence
 from ngvi.workflow.influence import Influence, influence
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.rows_result import climbed, of_rows, updated, warn_if_stale
 from ngvi.workflow.sites import Sites
 from ngvi.workflow.streaming import ChangedObjective, fewer
 from ngvi.workflow.summary import summary_table
+
+if TYPE_CHECKING:
+    import arviz
+    import pandas
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -214,6 +219,19 @@ class FitResult(Fitted):
         """
         return drawn.made(self, self._draws)
 
+    @property
+    def log_evidence(self) -> LogEvidence:
+        """The log evidence, or log marginal likelihood, for Bayes factors: value, error, and trust.
+
+        By importance weights of draws of the Gaussian, in expectation from below. What other
+        optima hold is not in it. Priors must be proper, and whole::
+
+            one.log_evidence.value - other.log_evidence.value  # log Bayes factor of two models
+
+        :raises ValueError: where there are no weights, as for minibatches.
+        """
+        return LogEvidence.of(self)
+
     @door_with_options_of("sample", "_ppl.key")
     def to_arviz(
         self,
@@ -254,7 +272,9 @@ class FitResult(Fitted):
         return for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
 
     @door
-    def summary(self, var_names: str | Sequence[str] | None = None, *, prob: float = 0.9) -> Any:
+    def summary(
+        self, var_names: str | Sequence[str] | None = None, *, prob: float = 0.9
+    ) -> pandas.DataFrame:
         """Return a table of all latent sites, one number a row, and whether to believe it.
 
         It is one of the draws that the result holds, or of 4,000 of the Gaussian.
@@ -287,7 +307,7 @@ class FitResult(Fitted):
             return Sites.of(known.target, known.q, units)
 
     @door
-    def loo(self, plate: str | None = None) -> Any:
+    def loo(self, plate: str | None = None) -> arviz.ELPDData:
         """Return leave-one-out predictive densities, by subtracting each row's site.
 
         Before it a few steps lead from what the fit has left to the optimum. Where a row is a large

@@ -22,6 +22,7 @@ from ngvi._docs import shared_doc
 from ngvi.conjugate import guide
 from ngvi.conjugate.conjugacy import Density
 from ngvi.errors import check_init_loc_fn, check_quantiles
+from ngvi.latents.choice import FamilyName
 from numpyro_ngvi.conjugate.site import ConjugateSite, Random
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.guide.checks import subsampled_latents
@@ -146,7 +147,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         self,
         model: Callable,
         conjugate: Mapping[str, str],
-        family: str | type[Family] | Family = "auto",
+        family: FamilyName | type[Family] | Family = "auto",
         *,
         prefix: str = "auto",
         init_loc_fn: Callable = init_to_median,

@@ -19,7 +19,7 @@ from ngvi._door import door, not_made
 from ngvi._warn import warn
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.additive_terms import NotAdditiveError
-from ngvi.estimators.choice import is_noisy, points_at_once
+from ngvi.estimators.choice import Curvature, is_noisy, points_at_once
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.table import EstimateCost
 from ngvi.guide.subsampled_latents import directions_of_minibatch, log_q_of_minibatch
@@ -71,7 +71,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     def __init__(
         self,
         num_particles: int = 10,
-        curvature: str = "auto",
+        curvature: Curvature = "auto",
         *,
         num_gradients: int | None = None,
         antithetic: bool = True,

@@ -1,7 +1,7 @@
 """Gaussian families: coordinates of ``N(mu, Sigma)`` and their natural gradients."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.dense import CovarianceCholesky, PrecisionCholesky
@@ -26,9 +26,13 @@ __all__ = [
 IN_NETWORKS = {"matrix_normal": "MatrixNormal"}
 
 
-def __getattr__(name: str) -> Any:
-    if name in IN_NETWORKS.values():
-        return getattr(importlib.import_module("numpyro_ngvi.networks.matrix_normal"), name)
-    if name == "plot_structure":
-        raise AttributeError("plot_structure is gone: print(guide) says which latents are coupled.")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:
+    from numpyro_ngvi.networks.matrix_normal import MatrixNormal
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in IN_NETWORKS.values():
+            return getattr(importlib.import_module("numpyro_ngvi.networks.matrix_normal"), name)
+        if name == "plot_structure":
+            raise AttributeError("plot_structure is gone: print(guide) says which are coupled.")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

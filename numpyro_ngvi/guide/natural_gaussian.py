@@ -31,6 +31,7 @@ from ngvi.families.draws import marginal_quantiles, noise_dim
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.checks import invalid_start
 from ngvi.guide.distributions import check_not_mixture
+from ngvi.latents.choice import FamilyName
 from ngvi.latents.subsampling import check_no_local_latents
 from numpyro_ngvi.families import Family, Mixture
 from numpyro_ngvi.families.registry import REGISTRY
@@ -96,7 +97,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     def __init__(
         self,
         model: Callable,
-        family: str | type[Family] | Family = "auto",
+        family: FamilyName | type[Family] | Family = "auto",
         *,
         prefix: str = "auto",
         init_loc_fn: Callable = init_to_median,

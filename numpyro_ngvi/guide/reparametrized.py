@@ -21,7 +21,7 @@ from ngvi._docs import shared_doc
 from ngvi.guide import reparametrization, reparametrized
 from ngvi.guide.reparametrization import Density
 from ngvi.guide.reparametrized import check_order, check_whole
-from ngvi.latents.choice import Choice
+from ngvi.latents.choice import Choice, FamilyName
 from ngvi.latents.layout import Layout
 from ngvi.latents.local_blocks import LocalBlocks
 from numpyro_ngvi.families import Family
@@ -151,7 +151,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     def __init__(
         self,
         model: Callable,
-        family: str | type[Family] | Family = "auto",
+        family: FamilyName | type[Family] | Family = "auto",
         *,
         order: int = 2,
         prefix: str = "auto",

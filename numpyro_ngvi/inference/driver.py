@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +15,13 @@ from jax import random
 
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
+from ngvi.estimators.choice import CurvatureOfFit
 from ngvi.inference.call import FitCall
 from ngvi.inference.fit_doc import FIT
-from ngvi.inference.options import FitOptions
+from ngvi.inference.options import Effort, FitOptions
 from ngvi.inference.request import FitArguments
 from ngvi.inference.set_up import Ready, in_arguments
+from ngvi.latents.choice import FamilyName
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.mixture import Mixture
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
@@ -39,17 +40,17 @@ from numpyro_ngvi.tracing.programs import without_collections
 def fit(
     model: Callable,
     *args: Any,
-    family: str | type[Family] | Family = "auto",
-    num_components: int | str = 1,
+    family: FamilyName | type[Family] | Family = "auto",
+    num_components: int | Literal["auto"] = 1,
     guide: Any = None,
     init: FitResult | None = None,
     init_loc_fn: Callable | None = None,
-    reparametrize: bool | str = "auto",
-    curvature: str = "auto",
+    reparametrize: bool | Literal["auto"] = "auto",
+    curvature: CurvatureOfFit = "auto",
     tolerance: float = 0.05,
     max_steps: int = 1000,
-    effort: str = "standard",
-    time_limit: float = math.inf,
+    effort: Effort = "standard",
+    time_limit: float | None = None,
     callback: Callable | None = None,
     checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,

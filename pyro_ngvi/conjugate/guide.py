@@ -19,6 +19,7 @@ from ngvi._docs import shared_doc
 from ngvi.conjugate import guide
 from ngvi.conjugate.conjugacy import Density
 from ngvi.errors import check_init_loc_fn, check_quantiles
+from ngvi.latents.choice import FamilyName
 from pyro_ngvi.conjugate.site import ConjugateSite, Random
 from pyro_ngvi.families import Family
 from pyro_ngvi.guide.checks import subsampled_latents
@@ -122,7 +123,7 @@ class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
         self,
         model: Callable,
         conjugate: Mapping[str, str],
-        family: str | type[Family] | Family = "auto",
+        family: FamilyName | type[Family] | Family = "auto",
         *,
         init_loc_fn: Callable = init_to_median,
         init_scale: float | None = None,

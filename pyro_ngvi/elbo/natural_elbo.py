@@ -14,7 +14,7 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi.estimators import natural_elbo as elbo
-from ngvi.estimators.choice import is_noisy
+from ngvi.estimators.choice import Curvature, is_noisy
 from ngvi.estimators.table import EstimateCost
 from ngvi.families import direction
 from ngvi.guide.subsampled_latents import directions_of_minibatch, log_q_of_minibatch
@@ -63,7 +63,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     def __init__(
         self,
         num_particles: int = 10,
-        curvature: str = "auto",
+        curvature: Curvature = "auto",
         *,
         num_gradients: int | None = None,
         antithetic: bool = True,

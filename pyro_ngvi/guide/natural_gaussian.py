@@ -26,6 +26,7 @@ from ngvi.families.draws import marginal_quantiles, noise_dim
 from ngvi.guide import natural_gaussian as guide
 from ngvi.guide.distributions import check_not_mixture
 from ngvi.guide.robust_init import ROBUST_INIT
+from ngvi.latents.choice import FamilyName
 from ngvi.latents.subsampling import check_no_local_latents
 from pyro_ngvi.families import Family, Mixture
 from pyro_ngvi.families.registry import REGISTRY
@@ -84,7 +85,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     def __init__(
         self,
         model: Callable,
-        family: str | type[Family] | Family = "auto",
+        family: FamilyName | type[Family] | Family = "auto",
         *,
         init_loc_fn: Callable = init_to_median,
         init_scale: float | None = None,

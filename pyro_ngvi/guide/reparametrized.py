@@ -21,6 +21,7 @@ from ngvi._docs import shared_doc
 from ngvi.guide import reparametrization, reparametrized
 from ngvi.guide.reparametrization import Density, NewtonState
 from ngvi.guide.reparametrized import check_order, check_whole
+from ngvi.latents.choice import FamilyName
 from pyro_ngvi.families import Family
 from pyro_ngvi.guide.checks import is_enumerated
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
@@ -200,7 +201,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     def __init__(
         self,
         model: Callable,
-        family: str | type[Family] | Family = "auto",
+        family: FamilyName | type[Family] | Family = "auto",
         *,
         order: int = 2,
         init_loc_fn: Callable = init_to_median,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyro
@@ -15,14 +14,16 @@ from torch._C._functorch import maybe_current_level
 
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
+from ngvi.estimators.choice import CurvatureOfFit
 from ngvi.inference.call import FitCall
 from ngvi.inference.fit_doc import FIT
 from ngvi.inference.mode_centred import Attempt
-from ngvi.inference.options import FitOptions
+from ngvi.inference.options import Effort, FitOptions
 from ngvi.inference.request import FitArguments
 from ngvi.inference.result import PLAN
 from ngvi.inference.set_up import Ready
 from ngvi.inference.verdict.outcome import Outcome
+from ngvi.latents.choice import FamilyName
 from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.mixture import Mixture
@@ -42,17 +43,17 @@ from pyro_ngvi.tracing.recording import Replays
 def fit(
     model: Callable,
     *args: Any,
-    family: str | type[Family] | Family = "auto",
-    num_components: int | str = 1,
+    family: FamilyName | type[Family] | Family = "auto",
+    num_components: int | Literal["auto"] = 1,
     guide: Any = None,
     init: FitResult | None = None,
     init_loc_fn: Callable | None = None,
-    reparametrize: bool | str = "auto",
-    curvature: str = "auto",
+    reparametrize: bool | Literal["auto"] = "auto",
+    curvature: CurvatureOfFit = "auto",
     tolerance: float = 0.05,
     max_steps: int = 1000,
-    effort: str = "standard",
-    time_limit: float = math.inf,
+    effort: Effort = "standard",
+    time_limit: float | None = None,
     callback: Callable | None = None,
     checkpoint: str | PathLike | None = None,
     progress_bar: bool = True,

@@ -49,7 +49,8 @@ def predictions(
     :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`.
     """
     model, names = result.model, latent_names(result)
-    with note_foreign_arguments(*run, "torch.as_tensor", (np.ndarray,)):
+    own = str(torch.get_default_dtype())
+    with note_foreign_arguments(*run, "torch.as_tensor", (np.ndarray,), own):
         fitted, found = _sites(model, names, *of_fit), _sites(model, names, *run)
         new = new_groups(asked, fitted, found)
         if run is of_fit:

@@ -235,10 +235,9 @@ def test_a_rank_that_is_no_rank_is_refused(backend, rank):
         backend.families.LowRankPrecision(rank=rank)
 
 
-def test_a_rank_above_the_dimension_is_refused(backend):
-    family = backend.families.LowRankPrecision(rank=4)
-    with pytest.raises(ValueError, match=r"rank=4.* above the model's 3 latents.*'covariance_"):
-        family.initial(backend.array(np.zeros(3)), 1.0)
+def test_a_rank_above_the_dimension_is_the_dimension(backend):
+    family = backend.families.LowRankPrecision(rank=4).initial(backend.array(np.zeros(3)), 1.0)
+    assert family.rank == 3 and family.factor.shape == (3, 3)
 
 
 def test_a_factor_of_many_rows_is_summed_whole(backend, rng):

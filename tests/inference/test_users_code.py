@@ -198,3 +198,25 @@ def test_a_result_is_that_of_the_weights_that_its_fit_has_found(pyro_backend, re
     assert fitted.predictive(x)["y"].std(0).max() < 2
     assert float(line.log_noise) == 3.0
     assert not [w for w in recwarn if "require gradients" in str(w.message)]
+
+
+def test_a_log_density_stands_in_the_place_of_a_model(ppl, tmp_path):
+    precision = np.array([[2.0, 0.9], [0.9, 1.0]])
+
+    def log_density(theta):
+        return -0.5 * ppl.np.sum(theta * (ppl.array(precision) @ theta))
+
+    result = ppl.package.fit_density(log_density, 2, progress_bar=False)
+    assert result.verdict == "certified"
+    covariance = ppl.numpy(result.family.covariance_matrix)
+    np.testing.assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-6)
+    assert result.sample(7)["theta"].shape == (7, 2)
+    assert list(result.summary().index) == ["theta[0]", "theta[1]"]
+    result.save(tmp_path / "density.ngvi")
+    again = type(result).load(tmp_path / "density.ngvi", result.model)
+    assert again.bound == result.bound
+    evidence = np.log(2 * np.pi) - 0.5 * np.log(np.linalg.det(precision))
+    assert result.log_evidence.value == pytest.approx(evidence, abs=1e-3)
+    assert result.log_evidence.is_reliable and "to be believed" in repr(result.log_evidence)
+    with pytest.raises(ValueError, match="no rows: its likelihood is in the factor"):
+        result.loo()

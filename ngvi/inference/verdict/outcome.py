@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from ngvi.inference.tables import Table
 from ngvi.inference.verdict.checks import Finding
 from ngvi.inference.verdict.optima import Exploration, Optimum
 
-CERTIFIED, LOCAL, NOT_CONVERGED = "certified", "local", "not converged"
-#: Verdict on rows that ``update`` has added, of which the earlier ones count as Gaussians.
-APPROXIMATE = "approximate"
-VERDICTS = CERTIFIED, LOCAL, APPROXIMATE, NOT_CONVERGED
+#: Verdicts of a result, the last one of ``update``: the rows before those that were added count as
+#: Gaussians.
+Verdict = Literal["certified", "local", "not converged", "approximate"]
+VERDICTS = CERTIFIED, LOCAL, NOT_CONVERGED, APPROXIMATE = get_args(Verdict)
 #: The name of a second fit among the restarts of a result.
 BY_MODES = "locals by their modes"
 

@@ -1,0 +1,40 @@
+"""A log density of one vector in the place of a model."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from ngvi.errors import check_count, shown
+
+
+class DensityModel:
+    """Fit a Gaussian to a log density, for whoever has no model of the PPL.
+
+    The result is that of ``fit`` for a model with one latent, ``"theta"``, of shape ``(dim,)``:
+    ``sample``, ``summary``, ``posterior``, ``nuts`` and files work as there. There are no rows and
+    no data, so that ``predictive`` is empty and ``loo`` is refused.
+
+    :param log_density: a function of a vector, shape ``(dim,)``, on the whole real space, that
+        gives the log density up to a constant, a scalar; differentiable by the library.
+    :param dim: the number of latents.
+    :raises TypeError: for what is no function.
+    :raises ValueError: for a value that is no scalar, and as ``fit``.
+    """
+
+    def __init__(self, log_density: Callable, dim: int, ppl: str) -> None:
+        if not callable(log_density) or isinstance(log_density, type):
+            example = "a function of a vector, such as lambda theta: -0.5 * (theta**2).sum()"
+            raise TypeError(f"log_density must be {example}, got {shown(log_density)}.")
+        self.log_density, self.dim, self.ppl = log_density, check_count(dim, "dim"), ppl
+
+    def __call__(self) -> Any:
+        ppl = importlib.import_module(self.ppl)
+        space = ppl.distributions.constraints.real_vector
+        theta = ppl.sample("theta", ppl.distributions.ImproperUniform(space, (), (self.dim,)))
+        value = self.log_density(theta)
+        if value is None or tuple(getattr(value, "shape", ())):
+            must = f"must give a scalar for a vector of shape ({self.dim},), such as a sum"
+            raise ValueError(f"log_density {must}, got {shown(value)}.")
+        ppl.factor("log_density", value)

@@ -1,0 +1,28 @@
+"""The log evidence, for Bayes factors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+
+class LogEvidence(NamedTuple):
+    """An estimate of the log evidence, ``log p(y)``, and whether to believe it."""
+
+    value: float  #: In nats.
+    error: float  #: Its standard error in nats; NaN where the weights have no variance.
+    is_reliable: bool  #: True if weights can be trusted and the fit has converged.
+
+    @classmethod
+    def of(cls, result: Any) -> LogEvidence:
+        """Return that of a result, by importance weights of draws of its Gaussian."""
+        found = result.diagnostics
+        value, error = found.importance_weighted_bound, found.importance_weighted_bound_error
+        if value is None:
+            raise ValueError(f"The log evidence has no importance weights: {found}.")
+        is_known = error is not None and result.converged
+        return cls(value, math.nan if error is None else error, is_known)
+
+    def __repr__(self) -> str:
+        words = "to be believed" if self.is_reliable else "not to be believed"
+        return f"{self.value:,.3f} ± {self.error:.2g} nats, {words}"
