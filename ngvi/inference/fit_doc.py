@@ -1,9 +1,4 @@
-"""The docstring of ``fit``, in both packages."""
-
-from __future__ import annotations
-
-#: Docstring of the function.
-FIT = """Fit a Gaussian to the posterior of a model, to the optimum of the bound.
+"""Fit a Gaussian to the posterior of a model, to the optimum of the bound.
 
 Nothing needs tuning: the start is broad, steps are natural gradients in a trust region with a
 quasi-Newton correction, and draws are as many as their noise requires::

@@ -16,8 +16,8 @@ from jax import random
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.estimators.choice import CurvatureOfFit
+from ngvi.inference import fit_doc
 from ngvi.inference.call import FitCall
-from ngvi.inference.fit_doc import FIT
 from ngvi.inference.options import Effort, FitOptions
 from ngvi.inference.request import FitArguments
 from ngvi.inference.set_up import Ready, in_arguments
@@ -36,7 +36,7 @@ from numpyro_ngvi.tracing.programs import without_collections
 
 
 @serialised
-@shared_doc(FIT)
+@shared_doc(fit_doc)
 def fit(
     model: Callable,
     *args: Any,

@@ -15,8 +15,8 @@ from torch._C._functorch import maybe_current_level
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
 from ngvi.estimators.choice import CurvatureOfFit
+from ngvi.inference import fit_doc
 from ngvi.inference.call import FitCall
-from ngvi.inference.fit_doc import FIT
 from ngvi.inference.mode_centred import Attempt
 from ngvi.inference.options import Effort, FitOptions
 from ngvi.inference.request import FitArguments
@@ -39,7 +39,7 @@ from pyro_ngvi.tracing.recording import Replays
 
 
 @serialised
-@shared_doc(FIT)
+@shared_doc(fit_doc)
 def fit(
     model: Callable,
     *args: Any,
