@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 
 class LogEvidence(NamedTuple):
-    """An estimate of the log evidence, ``log p(y)``, and whether to believe it."""
+    """An estimate of the log evidence, ``log p(y)``, and whether to believe it.
+
+    By importance weights of draws of the Gaussian, in expectation from below. What other optima
+    hold is not in it. Priors must be proper, and whole::
+
+        one.log_evidence.value - other.log_evidence.value  # log Bayes factor of two models
+    """
 
     value: float  #: In nats.
     error: float  #: Its standard error in nats; NaN where the weights have no variance.
@@ -15,7 +21,10 @@ class LogEvidence(NamedTuple):
 
     @classmethod
     def of(cls, result: Any) -> LogEvidence:
-        """Return that of a result, by importance weights of draws of its Gaussian."""
+        """Return that of a result, by importance weights of draws of its Gaussian.
+
+        :raises ValueError: where there are no weights, as for minibatches.
+        """
         found = result.diagnostics
         value, error = found.importance_weighted_bound, found.importance_weighted_bound_error
         if value is None:

@@ -221,15 +221,7 @@ class FitResult(Fitted):
 
     @property
     def log_evidence(self) -> LogEvidence:
-        """The log evidence, or log marginal likelihood, for Bayes factors: value, error, and trust.
-
-        By importance weights of draws of the Gaussian, in expectation from below. What other
-        optima hold is not in it. Priors must be proper, and whole::
-
-            one.log_evidence.value - other.log_evidence.value  # log Bayes factor of two models
-
-        :raises ValueError: where there are no weights, as for minibatches.
-        """
+        """The log evidence, for Bayes factors: its value, error, and whether to believe it."""
         return LogEvidence.of(self)
 
     @door_with_options_of("sample", "_ppl.key")
