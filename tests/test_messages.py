@@ -628,9 +628,9 @@ def test_what_only_jax_can_do_wrong_numpyro(numpyro_backend):
     look, y = ppl.module("inference.first_look").look, np.zeros(4)
     words = told(lambda: ppl.fit(in_plate, np.array([0, 1, 1, 0]), y))
     assert re.search(r"py:\d+, .*at plate 'groups'.*int\(numpy.max", words), words
-    choosing = asking(ppl, lambda mu: mu if mu > 0 else -mu)
+    choosing = asking(ppl, lambda mu: mu if mu.sum() > 0 else -mu)
     words = told(lambda: ppl.fit(choosing, ppl.array(Y)))
-    assert re.search(r"plain number \(.*py:\d+, .*mu > 0.*jnp.where", words), words
+    assert re.search(r"plain number \(.*py:\d+, .*mu.sum.*jnp.where", words), words
     assert look(by_group, (np.array([0, 1, 2, 0]), y), {}).beyond == ""
     with pytest.warns(UserWarning, match="beyond the end of an array .*index 3 .*from one?"):
         ppl.fit(by_group, np.array([0, 1, 2, 3]), y, max_steps=1, effort="quick")

@@ -27,7 +27,7 @@ IN_NETWORKS = {"matrix_normal": "MatrixNormal"}
 
 
 if TYPE_CHECKING:
-    from numpyro_ngvi.networks.matrix_normal import MatrixNormal
+    MatrixNormal: Any
 else:
 
     def __getattr__(name: str) -> Any:
