@@ -11,9 +11,9 @@ their own: what that does to the loss and to the calibration is printed at the e
     python -m examples.language_model --width 256 --layers 6 --context 256 --device cuda
 
 What IVON wants in runs this short, where the curvature stays at ``hess_init`` by the default
-``beta2``: one by weight, ``initial_hess``, measured on the first batches, which count as steps.
-With ``rescale_lr=False`` rates are of the order of AdamW's, and a ``clip_radius`` of 1 leaves out
-the few steps that are far longer than the others.
+``beta2``: one by weight, the size of its gradients, measured on the first batches, which count as
+steps. With ``rescale_lr=False`` rates are of the order of AdamW's, and a ``clip_radius`` of 1
+leaves out the few steps that are far longer than the others.
 
 ``python -m benchmarks language_model`` chooses settings of both and compares them over seeds.
 """
@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ngvi.torch import IVON, initial_hess
+from ngvi.torch import IVON
 
 # -- text -------------------------------------------------------------------------------------
 
@@ -152,10 +152,19 @@ def start(
     own |= {"ess": len(text.train) / setting.temperature, "weight_decay": setting.decay}
     if batches is not None:
         losses = (loss_of(network, batch) for batch in batches)
-        own |= {"hess_init": initial_hess(weights, losses), "rescale_lr": False}
+        own |= {"hess_init": gradient_sizes(weights, losses), "rescale_lr": False}
     elif options.hess_init:
         own["hess_init"] = options.hess_init
     return network, IVON(weights, setting.rate, **own)
+
+
+def gradient_sizes(weights: list[nn.Parameter], losses: Iterable[Tensor]) -> dict[Tensor, Tensor]:
+    """What ``initial_hess`` measures, in the gradients' own size: the posterior is much wider."""
+    squares = [torch.zeros_like(weight) for weight in weights]
+    for count, loss in enumerate(losses, start=1):
+        for square, gradient in zip(squares, torch.autograd.grad(loss, weights), strict=True):
+            square += (gradient.square() - square) / count
+    return {w: (s + 0.01 * s.mean()).sqrt() for w, s in zip(weights, squares, strict=True)}
 
 
 def stepper(network: nn.Module, optimizer: Any) -> Callable[[Tensor], None]:

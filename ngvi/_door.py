@@ -24,6 +24,13 @@ LOOP = "lr learning_rate step_size optim optimizer optimiser momentum scheduler"
 ELSEWHERE = {
     "any": {
         "step_size": "lr learning_rate stepsize alpha rho",
+        "lr": "learning_rate step_size stepsize alpha",
+        "beta1": "b1 beta betas momentum mass",
+        "beta2": "b2 betas",
+        "ess": "n num_data num_examples dataset_size data_size num_rows size train_size",
+        "hess_init": "h0 init_hess initial_hess hessian_init",
+        "weight_decay": "prior_precision prior_prec wd decay l2 delta",
+        "clip_radius": "clip clip_norm max_norm max_grad_norm clip_value",
         "num_particles": "particles num_samples num_draws n_samples quasi_random",
         "num_samples": "draws num_draws n_samples n_draws size n samples",
         "num_draws": "draws num_samples n_samples n_draws size n",
@@ -94,14 +101,27 @@ def door(function: Function) -> Function:
 
     :raises TypeError: on such a call.
     """
-    signature = inspect.signature(function)
+    signature = Checked.from_callable(function)
+    signature.function = function
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        check_call(function, signature, args, kwargs)
+        signature.bind(*args, **kwargs)
         return function(*args, **kwargs)
 
+    called.__signature__ = signature  # type: ignore[attr-defined]
     return called  # type: ignore[return-value]
+
+
+class Checked(inspect.Signature):
+    """A signature whose ``bind``, of optax say, says how a function is called."""
+
+    function: Any = None  #: None of one that was changed, such as a method's without ``self``.
+
+    def bind(self, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+        if self.function is not None:
+            check_call(self.function, inspect.signature(self.function), args, kwargs)
+        return super().bind(*args, **kwargs)
 
 
 def as_written(name: str, parameters: Iterable[inspect.Parameter]) -> str:
@@ -127,9 +147,10 @@ def check_call(
 
 def _name(function: Callable, signature: inspect.Signature, args: tuple) -> str:
     """Return the user's name of a function: a method has the class of its object."""
-    name = function.__qualname__.removesuffix(".__init__")
-    is_method = next(iter(signature.parameters), None) == "self" and args
-    return f"{type(args[0]).__name__}.{function.__name__}" if is_method and "." in name else name
+    if next(iter(signature.parameters), None) != "self" or not args:
+        return function.__qualname__
+    name = type(args[0]).__name__
+    return name if function.__name__ == "__init__" else f"{name}.{function.__name__}"
 
 
 def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], reason: str) -> str:
@@ -140,8 +161,8 @@ def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], rea
                 return f"{name} has no argument {keyword}=: write {meant}."
             known = ELSEWHERE["any"]
             near = [one for one in names if keyword.lower() in known.get(one, "").split()]
-            near = near or difflib.get_close_matches(keyword.lower(), names, 1)
-            hint = f"Is {near[0]}= meant?" if near else ""
+            near = near or difflib.get_close_matches(keyword.lower(), names, 1, 0.7)
+            hint = f"Is {' or '.join(f'{one}=' for one in near)} meant?" if near else ""
             has = ", ".join(f"{one}=" for one in names) or "none"
             return f"{name} has no argument {keyword}=. {hint or f'It has {has}.'}"
     called = as_written(name, (signature.parameters[one] for one in names))

@@ -127,6 +127,14 @@ def check_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
+def check_key(key: Any, name: str = "rng_key") -> Any:
+    """Check that it is one JAX random key, typed or not."""
+    kind, axes = str(getattr(key, "dtype", "")), getattr(key, "ndim", None)
+    if (not kind.startswith("key<") or axes != 0) and (kind != "uint32" or axes != 1):
+        raise TypeError(f"{name} must be one JAX random key, jax.random.key(0), got {shown(key)}.")
+    return key
+
+
 def check_quantiles(quantiles: Any) -> None:
     """Check that levels are in (0, 1)."""
     try:

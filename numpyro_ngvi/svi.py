@@ -16,10 +16,9 @@ from ngvi._door import check_parts
 from ngvi._foreign import note_foreign_arguments
 from ngvi._lock import remembered, serialised
 from ngvi._warn import warn
-from ngvi.errors import check_count, shown
+from ngvi.errors import check_count, check_key, shown
 from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
-from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.optim.joint import JointState
 from numpyro_ngvi.tracing.compilation import compiled
 

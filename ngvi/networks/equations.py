@@ -261,9 +261,13 @@ def check_ivon(
             "a loss that is a mean over examples."
         )
     new = of(**options)
-    for option in ("ess", "hess_init"):  # of a traced number nothing is known
-        if not errors.is_number(options[option], lambda x: 0 < x < math.inf):
-            errors.check_finite(options[option], option)
+    if not errors.is_number(new.ess, lambda x: 0 < x < math.inf):  # a traced one is taken
+        errors.check_finite(new.ess, "ess")
+    if not errors.is_number(new.hess_init, lambda x: 0 < x < math.inf):
+        raise ValueError(
+            "hess_init must be positive and finite, a number or what initial_hess measures by "
+            f"weight, got {errors.shown(new.hess_init)}."
+        )
     if not errors.is_number(new.weight_decay, lambda x: 0 <= x < math.inf):
         raise ValueError(
             f"weight_decay must be finite and at least 0, got {new.weight_decay!r}. A prior "
@@ -278,17 +282,20 @@ def check_ivon(
 
 
 class InitialHess(NamedTuple):
-    """``hess_init`` of IVON by weight: how large the gradients are before the first step.
+    """``hess_init`` of IVON by weight: which gradients are large before the first step.
 
     The root of the mean square of the gradients of some minibatches, at the weights as they are,
-    and a part of the tensor's own mean square where that is small::
+    where it is small with a part of the mean square over the tensor or over all weights, whichever
+    is larger, and divided by a number that makes the mean of ``1 / h`` one::
 
-        h_i = (mean_b g_bi^2 + floor^2 mean_bj g_bj^2)^(1/2)
+        h_i ~ (mean_b g_bi^2 + floor^2 max(mean_bj of the tensor, mean_bj of all g_bj^2))^(1/2)
 
     A step is in proportion to ``g_i / h_i``, which is Adam's with second moments that stay, and the
-    posterior is narrow where gradients are large. One number scales all weights alike. With the
-    published ``beta2=0.99999`` the curvature needs some ten thousand steps to move from where it
-    began, so that shorter runs live by it. A tensor without gradients, such as one behind zeros,
+    posterior is narrow where gradients are large. It begins as wide as with the number
+    ``hess_init=1``, whose variance ``1 / ess`` is here the mean over all weights. The size of
+    gradients says nothing of that width: they vanish before a batch norm and at the optimum. With
+    the published ``beta2=0.99999`` the curvature needs some ten thousand steps to move from where
+    it began, so that shorter runs live by it. A tensor without gradients, such as one behind zeros,
     has the root of the mean square over all weights.
 
     :param floor: that part, positive.
@@ -310,8 +317,11 @@ class InitialHess(NamedTuple):
                 f"initial_hess needs finite gradients that are not all zero, got a mean square of "
                 f"{mean:g}."
             )
-        parts = [self.floor**2 * s / n if s else mean for s, n in zip(sums, sizes, strict=True)]
-        return [(square + part) ** 0.5 for square, part in zip(squares, parts, strict=True)]
+        pairs = zip(sums, sizes, strict=True)
+        parts = [self.floor**2 * max(s / n, mean) if s else mean for s, n in pairs]
+        roots = [(square + part) ** 0.5 for square, part in zip(squares, parts, strict=True)]
+        level = sum(float((1 / root).sum()) for root in roots) / sum(sizes)
+        return [root * level for root in roots]
 
 
 def check_hess_init(values: Sequence[Array]) -> float:

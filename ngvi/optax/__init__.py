@@ -1,7 +1,17 @@
 """IVON, VOGN and SLANG as plain optax transformations, for a training loop without a PPL."""
 
-from ngvi.networks.optax.loop import IvonState, IvonTransformation, SlangState
+from ngvi.networks.optax.loop import IvonState, IvonTransformation, SlangState, predict, sample
 from ngvi.networks.optax.rules import initial_hess, ivon, vogn
 from ngvi.networks.optax.slang import slang
 
-__all__ = ["IvonState", "IvonTransformation", "SlangState", "initial_hess", "ivon", "slang", "vogn"]
+__all__ = [
+    "IvonState",
+    "IvonTransformation",
+    "SlangState",
+    "initial_hess",
+    "ivon",
+    "predict",
+    "sample",
+    "slang",
+    "vogn",
+]

@@ -9,12 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro
-from jax import random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 
 from ngvi._door import SWAPPED, warn_of_optimiser
-from ngvi.errors import shown
 from ngvi.guide import checks, latent_shapes, layout
 from ngvi.guide.layout import latent_sites, unconstrained_shapes
 from ngvi.guide.sticking_the_landing import caller_of_type
@@ -22,19 +20,6 @@ from ngvi.latents.layout import Site
 from ngvi.latents.subsampling import SubsampledLatent
 from numpyro_ngvi.guide.sticking_the_landing import calling_elbo
 from numpyro_ngvi.tracing.sites import is_enumerated
-
-
-def check_key(rng_key: Any) -> jax.Array:
-    """``rng_key``, if it is one JAX random key, typed or not.
-
-    :raises TypeError: if it is not.
-    """
-    try:
-        if random.key_data(rng_key).ndim == 1:
-            return rng_key
-    except (TypeError, ValueError):
-        pass
-    raise TypeError(f"rng_key must be one JAX random key, jax.random.key(0), got {shown(rng_key)}.")
 
 
 class CheckedSites(handlers.block):

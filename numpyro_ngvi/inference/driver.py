@@ -15,6 +15,7 @@ from jax import random
 
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
+from ngvi.errors import check_key
 from ngvi.estimators.choice import CurvatureOfFit
 from ngvi.inference import fit_doc
 from ngvi.inference.call import FitCall
@@ -25,7 +26,6 @@ from ngvi.latents.choice import FamilyName
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.mixture import Mixture
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.inference.first_look import log_densities, look
 from numpyro_ngvi.inference.result import FitResult
 from numpyro_ngvi.inference.set_up import STARTS, set_up

@@ -11,6 +11,7 @@ import numpy as np
 from jax import random
 from numpyro import handlers
 
+from ngvi.errors import check_key
 from ngvi.inference import hooks as shared
 from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
 from ngvi.inference.hooks import DIAGNOSTICS, GROUPS_OF_ARVIZ, NUTS, Sampler
@@ -18,7 +19,6 @@ from ngvi.inference.problem import Problem
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.rows_result import mean_and_factor
 from numpyro_ngvi.guide import ReparametrizedGaussianGuide
-from numpyro_ngvi.guide.checks import check_key
 from numpyro_ngvi.inference import nuts
 from numpyro_ngvi.inference.first_look import log_densities, look
 from numpyro_ngvi.inference.metric import Metric

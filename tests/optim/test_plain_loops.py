@@ -135,14 +135,18 @@ def test_a_loop_takes_the_steps_of_the_ppls_rule_on_the_same_noise(ppl, name, rn
 
 def test_rules_have_the_same_options_in_both_and_as_ivon():
     pytest.importorskip("pyro"), pytest.importorskip("numpyro")
+    from torch import nn
+
     from ngvi import optax, torch
 
     found = []
-    for one in (torch.VOGN, optax.vogn, torch.IVON, optax.ivon, torch.SLANG, optax.slang):
-        parameters = inspect.signature(one).parameters
-        defaults = {key: p.default for key, p in parameters.items() if key != "params"}
-        defaults["step_size"] = defaults.pop("lr", None) or defaults.get("step_size")
-        found.append({k: v for k, v in defaults.items() if k not in ("sync", "axis_name")})
+    for of, one in (("VOGN", "vogn"), ("IVON", "ivon"), ("SLANG", "slang")):
+        taken = getattr(torch, of)([nn.Parameter(nn.Linear(9, 9).weight)], ess=1.0).defaults
+        taken = {**taken, "step_size": taken["lr"], "ess": None}
+        taken["beta1"], taken["beta2"] = taken["betas"]
+        parameters = inspect.signature(getattr(optax, one)).parameters
+        given = {key: p.default for key, p in parameters.items() if key != "axis_name"}
+        found += [{key: taken[key] for key in given}, given]
     assert found[0] == found[1]
     assert {**found[0], "beta2": found[2]["beta2"]} == found[2] == found[3]
     assert found[4] == found[5] == {**found[0], "rank": 10}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from ngvi._door import door
 from ngvi._warn import warn
-from ngvi.errors import check_count
+from ngvi.errors import check_count, check_key, shown
 from ngvi.networks.equations import IvonEquations, check_hess_init, check_ivon
 
 Schedule = Callable[[jax.Array], jax.Array]
@@ -23,6 +26,8 @@ class IvonState(NamedTuple):
     num_skipped: jax.Array  #: Steps not taken because something was not finite.
     momentum: Any  #: ``g``, a pytree like the weights.
     hess: Any  #: ``h``.
+    ess: jax.Array  #: With the next what a sample needs of the rule.
+    weight_decay: jax.Array
 
 
 class SlangState(NamedTuple):
@@ -32,18 +37,17 @@ class SlangState(NamedTuple):
     num_skipped: jax.Array  #: Steps not taken because something was not finite.
     momentum: Any  #: ``g``, a pytree like the weights.
     hess: Any  #: ``h``.
+    ess: jax.Array  #: With the next what a sample needs of the rule.
+    weight_decay: jax.Array
     factor: Any  #: ``U``, a pytree whose leaves have an axis of the rank before those of a weight.
 
 
 class IvonTransformation(optax.GradientTransformationExtraArgs):
-    """``init`` and ``update`` of an optax transformation, and ``sample``.
+    """``init`` and ``update`` of an optax transformation, and ``sample``."""
 
-    :ivar sample: ``sample(key, params, state, num_draws=None)``: weights drawn from the posterior
-        of mean ``params``; with ``num_draws`` so many, along a first axis of each leaf. ``state``
-        may be that of an ``optax.chain`` around.
-    """
-
-    sample: Callable[..., Any]
+    def sample(self, key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
+        """Call :func:`ngvi.optax.sample`."""
+        return sample(state, key, params, num_draws)
 
 
 def transformation(
@@ -59,13 +63,97 @@ def transformation(
     """
     hess_init = options.pop("hess_init")
     values = jax.tree.leaves(hess_init)
-    is_tree = len(values) > 1 or any(jnp.ndim(x) for x in values if not isinstance(x, str))
-    number = check_hess_init(values) if is_tree else hess_init
+    is_tree = len(values) > 1 or any(getattr(x, "ndim", 0) for x in values)
+    # What optax injects is made inside of jit, where only numpy computes with constants.
+    number = check_hess_init(list(map(np.asarray, values))) if is_tree else hess_init
     equations = check_ivon(step_size, "step_size", of, hess_init=number, **options)
     own = (loop or Loop)(equations, step_size, hess_init if is_tree else None, axis_name)
-    functions = IvonTransformation(own.init, own.update)
-    functions.sample = own.sample
-    return functions
+    return IvonTransformation(own.init, own.update)
+
+
+@door
+def sample(state: Any, key: jax.Array, params: Any, num_draws: int | None = None) -> Any:
+    """Draw weights from the posterior, by the state of whatever is around ``ivon``.
+
+    >>> import jax, jax.numpy as jnp, optax
+    >>> from ngvi.optax import ivon, sample
+    >>> tx, params = optax.chain(optax.clip_by_global_norm(1.0), ivon(ess=50)), jnp.zeros(3)
+    >>> sample(tx.init(params), jax.random.key(0), params, num_draws=7).shape
+    (7, 3)
+
+    :param state: of ``ivon``, ``vogn`` or ``slang``, or of a transformation with one of them in it,
+        such as ``optax.chain`` or ``optax.inject_hyperparams``.
+    :param key: a JAX random key.
+    :param params: the posterior's mean.
+    :param num_draws: the length of a first axis of each leaf; None for one draw without it.
+    :return: a pytree like the weights. What ``optax.masked`` leaves out is as in ``params``.
+    :raises TypeError: for another key.
+    :raises ValueError: without such a state, or with two.
+    """
+    draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
+    own = own_state(state)
+    own = own._replace(hess=aligned(own.hess, params))
+    noise = iter(deviations(own, check_key(key, "key"), params, draws))
+
+    def of_part(of: Any, means: Any) -> Any:
+        if not is_masked(of):
+            return (means + next(noise)).astype(means.dtype)
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (*draws, *jnp.shape(x))), means)
+
+    tree: Any
+    hess, tree = jax.tree.flatten(own.hess, is_leaf=is_masked)
+    pairs = zip(hess, tree.flatten_up_to(params), strict=True)
+    return jax.tree.unflatten(tree, [of_part(*pair) for pair in pairs])
+
+
+@door
+def predict(
+    network: Callable[[Any, Any], Any],
+    x: Any,
+    n: int = 100,
+    *,
+    state: Any,
+    key: jax.Array,
+    params: Any,
+) -> Any:
+    """Return what a network gives for inputs, at draws of its weights from the posterior.
+
+    Costs ``n`` calls of the network, one after another.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from ngvi.optax import ivon, predict
+    >>> params = jnp.zeros((3, 2))
+    >>> of = {"state": ivon(ess=50).init(params), "key": jax.random.key(0), "params": params}
+    >>> predict(lambda weights, x: x @ weights, jnp.ones((5, 3)), 7, **of).shape
+    (7, 5, 2)
+
+    :param network: a function of weights and inputs, such as flax's ``network.apply``.
+    :param x: the inputs, whatever the network takes.
+    :param n: the number of draws.
+    :param state: see :func:`sample`, as ``key`` and ``params``.
+    :return: with an axis of draws before those of each output.
+    :raises TypeError: as :func:`sample`, and so the ``ValueError``.
+    """
+    if not callable(network):
+        raise TypeError(f"network must be a function of weights and inputs, got {shown(network)}.")
+    keys = jax.random.split(check_key(key, "key"), check_count(n, "n"))
+    return jax.lax.map(lambda key: network(sample(state, key, params), x), keys)
+
+
+@functools.singledispatch
+def deviations(state: Any, key: jax.Array, params: Any, draws: tuple[int, ...]) -> list[jax.Array]:
+    """Draw the differences from their mean of those weights that a rule moves.
+
+    :param draws: axes before those of the weights.
+    """
+    scale = IvonEquations(state.ess, state.weight_decay).scale
+    tree: Any
+    hess, tree = jax.tree.flatten(state.hess, is_leaf=is_masked)
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.tree.unflatten(structure, list(jax.random.split(key, len(leaves))))
+    pairs = zip(tree.flatten_up_to(keys), hess, strict=True)
+    moved = [(key, h) for key, h in pairs if not is_masked(h)]
+    return [scale(h) * jax.random.normal(key, (*draws, *h.shape), h.dtype) for key, h in moved]
 
 
 class Loop(NamedTuple):
@@ -89,24 +177,13 @@ class Loop(NamedTuple):
         zero = jnp.zeros((), jnp.int32)
         is_tree = self.hess_init is not None
         hess = _like(self.hess_init, params) if is_tree else full(self.equations.hess_init)
-        return IvonState(zero, zero, full(0.0), hess)
+        return IvonState(zero, zero, full(0.0), hess, *self.of_sample(hess))
 
-    def sample(self, key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
-        draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
-        leaves, tree = jax.tree.flatten(params)
-        keys = jax.tree.unflatten(tree, list(jax.random.split(key, len(leaves))))
-
-        def drawn(key: jax.Array, mean: jax.Array, hess: jax.Array) -> jax.Array:
-            noise = jax.random.normal(key, (*draws, *mean.shape), hess.dtype)
-            return (mean + self.equations.scale(hess) * noise).astype(mean.dtype)
-
-        def of_part(hess: Any, keys: Any, means: Any) -> Any:
-            if not is_masked(hess):
-                return drawn(keys, means, hess)
-            return jax.tree.map(lambda x: jnp.broadcast_to(x, (*draws, *jnp.shape(x))), means)
-
-        hess = aligned(own_state(state).hess, params)
-        return jax.tree.map(of_part, hess, keys, params, is_leaf=is_masked)
+    def of_sample(self, hess: Any) -> tuple[jax.Array, jax.Array]:
+        """``ess`` and ``weight_decay`` in the precision of a curvature."""
+        dtype = jnp.result_type(*jax.tree.leaves(hess)) if jax.tree.leaves(hess) else jnp.float32
+        rule = self.equations
+        return jnp.asarray(rule.ess, dtype), jnp.asarray(rule.weight_decay, dtype)
 
     def update(
         self, gradients: Any, state: Any, params: Any = None, *, sample: Any = None, **_: Any
@@ -157,7 +234,8 @@ class Loop(NamedTuple):
         updates, momentum, hess = jax.tree.transpose(
             jax.tree.structure(params), jax.tree.structure((0, 0, 0)), results
         )
-        return updates, IvonState(count, state.num_skipped, momentum, hess)
+        new = IvonState(count, state.num_skipped, momentum, hess, *self.of_sample(hess))
+        return updates, new
 
 
 def check_examples(
@@ -222,10 +300,15 @@ def state_dtype(weight: Any) -> Any:
 def own_state(state: Any) -> Any:
     """Return the state of the rule, in that of whatever is around it.
 
-    :raises ValueError: if there is none.
+    :raises ValueError: if there is none, or if there are two.
     """
     kinds = IvonState, SlangState
-    for one in jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kinds)):
-        if isinstance(one, kinds):
-            return one
-    raise ValueError("sample needs the state of ivon, vogn or slang, of its init or update.")
+    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kinds))
+    found = [one for one in leaves if isinstance(one, kinds)]
+    if len(found) != 1:
+        number = f"{len(found)}, each of its own weights" if found else "none"
+        raise ValueError(
+            "sample needs the state of one ivon, vogn or slang, of its init or update, and has "
+            f"{number}. It is called tx.sample(key, params, state), or sample(state, key, params)."
+        )
+    return found[0]

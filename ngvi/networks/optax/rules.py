@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
+from ngvi.errors import shown
 from ngvi.networks.equations import (
     DEFAULTS,
     VOGN_DEFAULTS,
@@ -20,6 +22,7 @@ from ngvi.networks.optax.loop import IvonTransformation, Schedule, state_dtype, 
 
 
 @shared_doc(IvonEquations)
+@door
 def ivon(
     step_size: float | Schedule = 0.1,
     *,
@@ -66,6 +69,7 @@ def ivon(
 
 
 @shared_doc(VognEquations)
+@door
 def vogn(
     step_size: float | Schedule = 0.1,
     *,
@@ -104,6 +108,7 @@ def vogn(
 
 
 @shared_doc(InitialHess)
+@door
 def initial_hess(gradients: Iterable[Any], floor: float = InitialHess().floor) -> Any:
     """Measure ``hess_init`` of :func:`ivon`.
 
@@ -116,8 +121,14 @@ def initial_hess(gradients: Iterable[Any], floor: float = InitialHess().floor) -
 
     :param gradients: of a minibatch each, of the mean over its examples; pytrees.
     :return: a pytree like the weights, in float32 at least.
+    :raises TypeError: for a function or the gradient of a single minibatch.
     :raises ValueError: without gradients, if they are all zero, or not finite.
     """
+    if callable(gradients) or isinstance(gradients, Mapping) or hasattr(gradients, "shape"):
+        raise TypeError(
+            "gradients must be several pytrees, of a minibatch each: (jax.grad(loss)(params, "
+            f"batch) for batch in batches), got {shown(gradients)}."
+        )
     total, count = None, 0
     for gradient in gradients:
         square = jax.tree.map(lambda g: jnp.square(g.astype(state_dtype(g))), gradient)

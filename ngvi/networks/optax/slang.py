@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi._docs import shared_doc
-from ngvi.errors import check_count
+from ngvi._door import door
 from ngvi.families.low_rank_precision import LowRankPrecision
 from ngvi.families.steps import covariance_times
 from ngvi.linalg.definite import Definite
@@ -22,14 +22,14 @@ from ngvi.networks.optax.loop import (
     SlangState,
     aligned,
     check_examples,
-    is_masked,
-    own_state,
+    deviations,
     transformation,
 )
 from ngvi.networks.optax.rules import vogn
 
 
 @shared_doc(SlangEquations, vogn)
+@door
 def slang(
     step_size: float | Schedule = 0.1,
     *,
@@ -108,26 +108,7 @@ class SlangLoop(Loop):
         begun, rank = super().init(params), self.equations.rank
         self.equations.check_size(sum(leaf.size for leaf in jax.tree.leaves(begun.hess)))
         factor = jax.tree.map(lambda h: jnp.zeros((rank, *h.shape), h.dtype), begun.hess)
-        own = begun.count, begun.num_skipped, begun.momentum, begun.hess
-        return SlangState(*own, factor)
-
-    def sample(self, key: jax.Array, params: Any, state: Any, num_draws: int | None = None) -> Any:
-        draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
-        own = own_state(state)
-        tree: Any
-        hess, tree = jax.tree.flatten(aligned(own.hess, params), is_leaf=is_masked)
-        factor = jax.tree.leaves(aligned(own.factor, params))
-        parts, kept = tree.flatten_up_to(params), [one for one in hess if not is_masked(one)]
-        precision = self._precision(_joined(kept), factor)
-        noise = jax.random.normal(key, (*draws, precision.dim), precision.loc.dtype)
-        deviations = iter(_split(precision.sample(noise) * self.equations.ess**-0.5, kept))
-
-        def of_part(of: Any, means: Any) -> Any:
-            if not is_masked(of):
-                return (means + next(deviations)).astype(means.dtype)
-            return jax.tree.map(lambda x: jnp.broadcast_to(x, (*draws, *jnp.shape(x))), means)
-
-        return jax.tree.unflatten(tree, [of_part(*pair) for pair in zip(hess, parts, strict=True)])
+        return SlangState(*(*begun, factor))
 
     def moved(
         self, gradients: Any, state: Any, params: Any, sample: Any, alpha: Any
@@ -148,24 +129,33 @@ class SlangLoop(Loop):
             gradient = jax.lax.pmean(gradient, self.axis_name)
             workers = jax.lax.psum(1, self.axis_name)
             rows = jax.lax.all_gather(rows, self.axis_name, tiled=True) / workers**0.5
-        old, mean = self._precision(_joined(hess), factor), _joined(means).astype(rows.dtype)
+        old = _precision(_joined(hess), factor, rule.weight_decay)
+        mean = _joined(means).astype(rows.dtype)
         new = rule.new_precision(old, rows, jnp.full_like(old.diagonal, rule.weight_decay))
         momentum = rule.new_momentum(_joined(velocities), rule.slope(gradient, mean))
         slope = rule.unbiased(momentum, mean, count.astype(rows.dtype))
         steps = rule.length(covariance_times(new, slope), alpha)
         updates = [x.astype(m.dtype) for x, m in zip(_split(steps, means), means, strict=True)]
         new_hess = _split(new.diagonal - rule.weight_decay, hess)
-        changed = (_split(momentum, hess), new_hess, _split(new.factor.T, hess))
-        own = (jax.tree.unflatten(tree, leaves) for leaves in changed)
-        return jax.tree.unflatten(tree, updates), SlangState(count, state.num_skipped, *own)
+        changed = (updates, _split(momentum, hess), new_hess, _split(new.factor.T, hess))
+        moved, *own, rows = (jax.tree.unflatten(tree, leaves) for leaves in changed)
+        of_sample = self.of_sample(hess)
+        return moved, SlangState(count, state.num_skipped, *(*own, *of_sample, rows))
 
-    def _precision(self, hess: jax.Array, factor: list[jax.Array]) -> _Precision:
-        """Divided by ``ess``."""
-        rank = self.equations.rank
-        whole = jnp.concatenate([leaf.reshape(rank, -1) for leaf in factor], 1).T
-        return _Precision(
-            jnp.zeros_like(hess), whole, hess + self.equations.weight_decay, rank=rank
-        )
+
+@deviations.register(SlangState)
+def _(state: SlangState, key: jax.Array, params: Any, draws: tuple[int, ...]) -> list[jax.Array]:
+    factor, hess = jax.tree.leaves(aligned(state.factor, params)), jax.tree.leaves(state.hess)
+    precision = _precision(_joined(hess), factor, state.weight_decay)
+    noise = jax.random.normal(key, (*draws, precision.dim), precision.loc.dtype)
+    return _split(precision.sample(noise) * state.ess**-0.5, hess)
+
+
+def _precision(hess: jax.Array, factor: list[jax.Array], weight_decay: Any) -> _Precision:
+    """Divided by ``ess``."""
+    rank = len(factor[0])
+    whole = jnp.concatenate([leaf.reshape(rank, -1) for leaf in factor], 1).T
+    return _Precision(jnp.zeros_like(hess), whole, hess + weight_decay, rank=rank)
 
 
 def _joined(leaves: list[jax.Array]) -> jax.Array:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.networks.equations import DEFAULTS, InitialHess, IvonEquations
+from ngvi._door import door
+from ngvi.errors import shown
+from ngvi.networks.equations import InitialHess, IvonEquations
 from ngvi.networks.torch.few_calls import FewCalls
-from ngvi.networks.torch.sampled import SampledOptimizer, Tensors, trained
+from ngvi.networks.torch.options import GroupedOptimizer, parameters_of, trained
+from ngvi.networks.torch.sampled import SampledOptimizer, Tensors
 from ngvi.networks.torch.vectors import TrainedWeights, Vector, state_dtype
 
 
-@shared_doc(IvonEquations, SampledOptimizer)
+@shared_doc(IvonEquations, GroupedOptimizer)
 class IVON(SampledOptimizer):
     """A torch optimiser; learning-rate schedulers, ``GradScaler`` and parameter groups work.
 
@@ -48,28 +51,12 @@ class IVON(SampledOptimizer):
 
     equations = FewCalls
 
-    def __init__(
-        self,
-        params: Iterable,
-        lr: float = 0.1,
-        *,
-        ess: float | None = None,
-        weight_decay: float = DEFAULTS["weight_decay"],
-        beta1: float = DEFAULTS["beta1"],
-        beta2: float = DEFAULTS["beta2"],
-        hess_init: float | Mapping[Tensor, Tensor] = DEFAULTS["hess_init"],
-        clip_radius: float = DEFAULTS["clip_radius"],
-        debias: bool = DEFAULTS["debias"],
-        rescale_lr: bool = DEFAULTS["rescale_lr"],
-        sync: bool = False,
-    ) -> None:
-        super().__init__(dict(locals()))
-
     def _to_curvature(self, of: TrainedWeights, noise: Vector, gradients: Tensors) -> None:
         torch._foreach_mul_(noise.views, gradients)
 
 
 @shared_doc(InitialHess)
+@door
 def initial_hess(
     params: Iterable[Tensor], losses: Iterable[Tensor], floor: float = InitialHess().floor
 ) -> dict[Tensor, Tensor]:
@@ -86,9 +73,15 @@ def initial_hess(
     :param params: the network's parameters; frozen ones are passed over.
     :param losses: of a minibatch each, the mean over its examples.
     :return: a tensor of each parameter, in float32 at least.
+    :raises TypeError: for a network or a single loss.
     :raises ValueError: without losses, if the gradients are all zero, or not finite.
     """
-    params, count = trained(params), 0
+    params, count = trained(parameters_of(params)), 0
+    if not isinstance(losses, Iterable) or isinstance(losses, Tensor):
+        raise TypeError(
+            "losses must be several, of a minibatch each: (loss(x, y) for x, y in batches), got "
+            f"{shown(losses)}."
+        )
     squares = [torch.zeros_like(param, dtype=state_dtype(param)) for param in params]
     for loss in losses:
         gradients = torch.autograd.grad(loss, params, allow_unused=True)

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ngvi._warn import warn
-from ngvi.errors import check_flag
-from ngvi.networks.equations import IvonEquations, check_hess_init, check_ivon, defaults_of
-from ngvi.networks.torch.vectors import (
-    TrainedWeights,
-    Vector,
-    alike,
-    largest_of,
-    parameters_of,
-    state_dtype,
-)
+from ngvi.errors import check_count
+from ngvi.networks.torch.options import GroupedOptimizer, evaluating, own_groups, trained
+from ngvi.networks.torch.vectors import TrainedWeights, Vector, alike, largest_of, state_dtype
 
 Tensors = list[Tensor]
 
 
-class SampledOptimizer(torch.optim.Optimizer):
+class SampledOptimizer(GroupedOptimizer):
     """An optimiser of the mean and curvature, whose gradients are those of a sample.
 
     A subclass has the equations, and says what a sample tells of the curvature.
-
-    :param params: the network's parameters, or groups of them.
-    :param lr: ``alpha``, times ``hess_init + weight_decay``.
-    :param sync: averages over the workers of ``torch.distributed``, each with a sample and as many
-        examples of its own.
-    :raises ValueError: for an option outside its range, naming it.
     """
 
-    equations: ClassVar[type[IvonEquations]]  #: The rule.
-    sync: bool = False
     _is_open: bool = False  #: True if the parameters are a sample now.
     _is_for_step: bool = False  #: True if the last sample's gradients are for a step.
     #: The last sample since the last step: its weights, for each of these the noise and gradients,
@@ -48,53 +33,6 @@ class SampledOptimizer(torch.optim.Optimizer):
     _num_samples: int = 0
     _known: Any = ((), ())  #: The weights, and their tensors.
     _is_changed: bool = False  #: True if gradients were changed after their sample was left.
-
-    def __init__(self, given: dict[str, Any]) -> None:
-        """:param given: the arguments of the subclass, by name."""
-        options = {name: given[name] for name in ("lr", "ess", *defaults_of(self.equations))}
-        super().__init__(parameters_of(given["params"]), {**options, "count": 0, "num_skipped": 0})
-        self.sync = check_flag(given["sync"], "sync")
-        # No copy of the tensors stays.
-        self.defaults["hess_init"], _ = _mean_and_values(options["hess_init"])
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, with options of their own where they have some.
-
-        :raises ValueError: for an option outside its range, naming it.
-        """
-        options = {**self.defaults, **{k: v for k, v in param_group.items() if k != "params"}}
-        unknown = options.keys() - self.defaults.keys() - {"name", "initial_lr"}
-        if unknown:
-            raise ValueError(
-                f"{self.equations.rule} has no option {sorted(unknown)[0]!r} of a parameter group, "
-                f"only {', '.join(['lr', 'ess', *defaults_of(self.equations)])}."
-            )
-        if callable(options["lr"]):
-            raise ValueError("lr must be a number: a schedule is a torch.optim.lr_scheduler.")
-        mean, values = _mean_and_values(options["hess_init"])
-        self._equations_of({**options, "hess_init": mean})
-        super().add_param_group({**param_group, "hess_init": mean})
-        params = self.param_groups[-1]["params"]
-        for param in trained(params) if values is not None else ():
-            if param not in values or values[param].shape != param.shape:
-                self.param_groups.pop()
-                found = f"one of shape {tuple(values[param].shape)}" if param in values else "none"
-                raise ValueError(
-                    "hess_init needs a tensor for each parameter, of its shape: of one of shape "
-                    f"{tuple(param.shape)} it has {found}."
-                )
-        for param in trained(params) if values is not None else ():
-            self._begin(param, values[param].detach())
-        if any(param.dtype in (torch.float16, torch.bfloat16) for param in params):
-            warn(
-                "Half-precision weights round small steps and samples away: keep the weights in "
-                "float32, and compute in half precision by torch.autocast."
-            )
-
-    def _begin(self, param: Tensor, hess: Tensor | float) -> None:
-        zero = torch.zeros_like(param, dtype=state_dtype(param))
-        hess = hess.to(zero) if isinstance(hess, Tensor) else hess
-        self.state[param].update(momentum=zero, hess=zero + hess)
 
     # -- samples ----------------------------------------------------------------------
 
@@ -134,6 +72,29 @@ class SampledOptimizer(torch.optim.Optimizer):
         ]
         self._num_samples += 1
         self._last = weights, works, gradients, _versions(gradients)
+
+    @torch.no_grad()
+    def predict(self, network: Callable[[Any], Tensor], x: Any, n: int = 100) -> Tensor:
+        """Return what a network gives for inputs, at draws of its weights from the posterior.
+
+        A module is in evaluation mode meanwhile. Costs ``n`` calls of the network.
+
+        >>> import torch
+        >>> from ngvi.torch import IVON
+        >>> network = torch.nn.Linear(3, 2)
+        >>> IVON(network.parameters(), ess=50).predict(network, torch.ones(5, 3), n=7).shape
+        torch.Size([7, 5, 2])
+
+        :param network: the module of these weights, or a function that calls it.
+        :param x: what it is called with.
+        :param n: the number of draws.
+        :return: without gradients, with an axis of draws before those of an output.
+        """
+        outputs = []
+        for _ in range(check_count(n, "n")):
+            with self.sampled_params(), evaluating(network):
+                outputs.append(network(x))
+        return torch.stack(outputs)
 
     def _weights(self) -> list[TrainedWeights]:
         """Return what is trained now, as vectors, of which the state has views."""
@@ -303,12 +264,6 @@ class SampledOptimizer(torch.optim.Optimizer):
         room = torch.finfo(largest.dtype).max ** self.equations.room
         return bool(largest < room / max(group["ess"] for group in self.param_groups))  # not of NaN
 
-    def _equations_of(self, options: dict[str, Any]) -> Any:
-        own = {name: options[name] for name in ("ess", *defaults_of(self.equations))}
-        # Torch's schedulers end at zero, and a sample for a prediction is taken after that.
-        lr = 1.0 if options["lr"] == 0 else options["lr"]
-        return check_ivon(lr, "lr", self.equations, **own)
-
     def _require_sample(self) -> None:
         if self._is_open:
             raise RuntimeError("step was called inside of sampled_params: leave it first.")
@@ -337,8 +292,12 @@ class SampledOptimizer(torch.optim.Optimizer):
     # -- state ------------------------------------------------------------------------
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a ``state_dict``, bit for bit; samples since the last step are dropped."""
-        super().load_state_dict(state_dict)
+        """Continue from a ``state_dict``, bit for bit; samples since the last step are dropped.
+
+        :raises ValueError: for that of another optimiser.
+        """
+        groups = own_groups(state_dict["param_groups"], self.defaults, self.equations.rule)
+        super().load_state_dict({**state_dict, "param_groups": groups})
         self._forget()
         # Torch has cast what is float32 to the dtype of half-precision weights.
         params = [param for group in self.param_groups for param in group["params"]]
@@ -350,18 +309,6 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "sync": self.sync}
-
-
-def trained(params: Iterable[Tensor]) -> Tensors:
-    """Return those that are not frozen."""
-    return [param for param in params if param.requires_grad]
-
-
-def _mean_and_values(hess_init: Any) -> tuple[Any, Any]:
-    """``hess_init`` as a number, and as tensors if it has some."""
-    if not isinstance(hess_init, Mapping):
-        return hess_init, None
-    return check_hess_init([value.detach() for value in hess_init.values()]), hess_init
 
 
 def _versions(gradients: list[Tensors]) -> list[list[int]]:

@@ -16,7 +16,7 @@ from ngvi.families.steps import covariance_times
 from ngvi.linalg.definite import Definite
 from ngvi.linalg.low_rank import LowRank
 from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
-from ngvi.networks.torch.sampled import SampledOptimizer
+from ngvi.networks.torch.options import GroupedOptimizer
 from ngvi.networks.torch.vectors import TrainedWeights
 from ngvi.networks.torch.vogn import VOGN
 
@@ -74,7 +74,7 @@ class _Precision(LowRankPrecision):
         return _LowRank(self.factor, self.diagonal)
 
 
-@shared_doc(SlangEquations, SampledOptimizer)
+@shared_doc(SlangEquations, GroupedOptimizer)
 class SLANG(VOGN):
     """A torch optimiser; learning-rate schedulers and parameter groups work.
 
@@ -101,18 +101,11 @@ class SLANG(VOGN):
         params: Iterable,
         lr: float = 0.1,
         *,
-        ess: float | None = None,
-        weight_decay: float = SLANG_DEFAULTS["weight_decay"],
-        beta1: float = SLANG_DEFAULTS["beta1"],
-        beta2: float = SLANG_DEFAULTS["beta2"],
-        hess_init: float | Mapping[Tensor, Tensor] = SLANG_DEFAULTS["hess_init"],
-        clip_radius: float = SLANG_DEFAULTS["clip_radius"],
-        debias: bool = SLANG_DEFAULTS["debias"],
-        rescale_lr: bool = SLANG_DEFAULTS["rescale_lr"],
         rank: int = SLANG_DEFAULTS["rank"],
-        sync: bool = False,
+        **options: Any,
     ) -> None:
-        super(VOGN, self).__init__(dict(locals()))
+        self._own = {"rank": rank}
+        super().__init__(params, lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, with options of their own where they have some.
@@ -120,12 +113,13 @@ class SLANG(VOGN):
         :raises ValueError: for an option outside its range, or one that all weights share.
         """
         super().add_param_group(param_group)
-        first, new = self.param_groups[0], self.param_groups[-1]
+        first, new = (self._equations_of(self.param_groups[at]) for at in (0, -1))
         for name in SHARED:
-            if first[name] != new[name]:
+            one, other = getattr(first, name), getattr(new, name)
+            if one != other:
                 self.param_groups.pop()
                 raise ValueError(
-                    f"SLANG has one {name} for all weights, got {first[name]!r} and {new[name]!r}."
+                    f"SLANG has one {name} for all weights, got {one!r} and {other!r}."
                 )
 
     def _begin(self, param: Tensor, hess: Tensor | float) -> None:

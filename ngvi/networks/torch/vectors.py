@@ -78,19 +78,6 @@ def alike(tensors: list[Tensor], by: list[Tensor]) -> list[list[Tensor]]:
     return list(found.values())
 
 
-def parameters_of(params: Any) -> Any:
-    """Return what an optimiser is given, if it is no network.
-
-    :raises TypeError: for one, with what to write.
-    """
-    if isinstance(params, torch.nn.Module):
-        raise TypeError(
-            "params must be the parameters of the network, and not itself: write "
-            f"network.parameters() in the place of the {type(params).__name__}."
-        )
-    return params
-
-
 def largest_of(tensor: Tensor) -> Tensor:
     """Return the largest absolute value; NaN if there is one."""
     if tensor.device.type != "cpu":

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ngvi._docs import shared_doc
-from ngvi.networks.equations import VOGN_DEFAULTS, VognEquations
+from ngvi.networks.equations import VognEquations
+from ngvi.networks.torch.options import GroupedOptimizer
 from ngvi.networks.torch.sampled import SampledOptimizer, Tensors
 from ngvi.networks.torch.vectors import TrainedWeights, Vector
 
 
-@shared_doc(VognEquations, SampledOptimizer)
+@shared_doc(VognEquations, GroupedOptimizer)
 class VOGN(SampledOptimizer):
     """A torch optimiser; learning-rate schedulers and parameter groups work.
 
@@ -37,23 +39,6 @@ class VOGN(SampledOptimizer):
     equations = VognEquations
     _squares: Any = None  #: Mean squares of this sample, by parameter.
     _num_examples: int = 0
-
-    def __init__(
-        self,
-        params: Iterable,
-        lr: float = 0.1,
-        *,
-        ess: float | None = None,
-        weight_decay: float = VOGN_DEFAULTS["weight_decay"],
-        beta1: float = VOGN_DEFAULTS["beta1"],
-        beta2: float = VOGN_DEFAULTS["beta2"],
-        hess_init: float | Mapping[Tensor, Tensor] = VOGN_DEFAULTS["hess_init"],
-        clip_radius: float = VOGN_DEFAULTS["clip_radius"],
-        debias: bool = VOGN_DEFAULTS["debias"],
-        rescale_lr: bool = VOGN_DEFAULTS["rescale_lr"],
-        sync: bool = False,
-    ) -> None:
-        super().__init__(dict(locals()))
 
     @torch.no_grad()
     def backward(self, gradients: Mapping[Tensor, Tensor]) -> None:
@@ -128,8 +113,16 @@ def example_gradients(
     :param randomness: of dropout and the like, see ``torch.vmap``.
     :return: of each parameter that is trained a tensor of shape ``(B, *param.shape)``: ``B`` copies
         of the weights.
+    :raises ValueError: for batch normalisation that is not in evaluation mode.
     :raises RuntimeError: by ``torch.func``, for a network whose examples see each other.
     """
+    for name, module in network.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise ValueError(
+                f"Batch normalisation {name!r} averages over examples, and each has its own "
+                "gradient here: call network.eval(), take GroupNorm, or take IVON, which needs "
+                "gradients of minibatches alone."
+            )
     named = {name: p for name, p in network.named_parameters() if p.requires_grad}
     fixed = {name: p.detach() for name, p in network.named_parameters() if name not in named}
     fixed |= dict(network.named_buffers())
