@@ -31,14 +31,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
-from numpyro.infer import MCMC
+from numpyro.infer import MCMC, NUTS
 from numpyro.infer.reparam import LocScaleReparam
 
 from benchmarks import pages
 from benchmarks.models.posteriors import ERRORS, SCHOOLS, SEEDS
 from examples.machine import describe
 from numpyro_ngvi import FitResult, fit
-from numpyro_ngvi.inference.nuts import CountingNUTS
 
 TABLE, PICTURE = "posterior_accuracy.csv", "posterior_accuracy.png"
 Draws = dict[str, np.ndarray]
@@ -160,7 +159,7 @@ def sampled(
     mcmc.run(jax.random.key(key), *args, extra_fields=("num_steps", "diverging"))
     found = mcmc.get_extra_fields(group_by_chain=True)
     draws = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
-    return draws, np.asarray(found["num_steps"]), int(found["diverging"].sum())
+    return draws, np.asarray(found["num_steps"]).cumsum(1), int(found["diverging"].sum())
 
 
 def _flat(draws: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
@@ -185,9 +184,9 @@ def reached(
 
 def worth(one: Entry, draws: dict[str, np.ndarray], gradients: float) -> float:
     """Effective draws of the slowest number for 1,000 gradients."""
-    count = next(iter(draws.values())).shape[1]
+    chains, count = next(iter(draws.values())).shape[:2]
     values = one.compared(_flat(draws, count)).values()
-    flat = np.concatenate([v.reshape(CHAINS, count, -1) for v in values], 2)
+    flat = np.concatenate([v.reshape(chains, count, -1) for v in values], 2)
     import arviz
 
     least = min(float(arviz.ess(flat[..., i])) for i in range(flat.shape[-1]))
@@ -199,7 +198,7 @@ def truth(one: Entry) -> Draws:
     if one.exact is not None:
         return one.exact
     standardised = handlers.reparam(one.model, config={s: LocScaleReparam(0.0) for s in one.local})
-    draws, *_ = sampled(CountingNUTS(standardised, target_accept_prob=0.95), 7, 10_000, WARM_UP)
+    draws, *_ = sampled(NUTS(standardised, target_accept_prob=0.95), 7, 10_000, WARM_UP)
     compared = one.compared(_flat(draws, 10_000))
     return {k: np.stack([v.mean(0), v.std(0)]) for k, v in compared.items()}
 
@@ -287,13 +286,10 @@ class Rows:
     def _on_from(self, result: FitResult, of_fit: float) -> None:
         one, begin = self.entry, time.process_time()
         with counted() as costs:
-            found, _ = _warned(
-                lambda: result.nuts(NUM_DRAWS, num_chains=CHAINS, progress_bar=False)
-            )
+            found, _ = _warned(lambda: result.nuts(progress_bar=False))
         seconds = of_fit + time.process_time() - begin
         total = found.num_gradients + result.cost.total + sum(cost.total for cost in costs)
-        draws = {k: np.asarray(v) for k, v in found.mcmc.get_samples(group_by_chain=True).items()}
-        steps = np.asarray(found.mcmc.get_extra_fields(group_by_chain=True)["num_steps"])
+        draws, steps = found.draws, found.sample_stats["n_steps"].cumsum(1)
         gradients, *last = reached(one, draws, steps, self.exact)
         until = None if gradients is None else gradients + total - steps[:, -1].sum()
         share = 0.0 if until is None else until / total
@@ -303,7 +299,7 @@ class Rows:
     def of_stock(self) -> None:
         """NumPyro's NUTS as it begins by itself."""
         one, begin = self.entry, time.process_time()
-        draws, steps, divergent = sampled(CountingNUTS(one.model), 1, NUM_DRAWS, WARM_UP, one.args)
+        draws, steps, divergent = sampled(NUTS(one.model), 1, NUM_DRAWS, WARM_UP, one.args)
         seconds = time.process_time() - begin
         gradients, *last = reached(one, draws, steps, self.exact)
         total = steps[:, -1].sum()

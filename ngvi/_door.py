@@ -87,6 +87,8 @@ ELSEWHERE = {
         "effective_sample_size": "ess n_eff",
         "accuracy": "are_trusted verdict worst marginals",
     },
+    "NutsResult": {"draws, without an MCMC of the PPL": "mcmc get_samples posterior"},
+    "nuts": {"nothing: a pass evaluates all chains": "chain_method mp_context jit_compile cores"},
 }
 
 

@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
+from ngvi.inference.draws.nuts import WhitenedDensity
 from ngvi.inference.first_look import Seen
 from ngvi.inference.problem import Problem
 
 #: Purposes of a result's random numbers; NumPyro has a key for each.
 DIAGNOSTICS, SAMPLE, PREDICTIVE, GROUPS_OF_ARVIZ, GROUPS, NUTS = range(6)
-#: Run a sampler: from the density, starts in its coordinates, plan and length of the warm-up.
-Sampler = Callable[[WhitenedDensity, np.ndarray, NutsPlan, int], Chains]
 
 
 class Hooks:
@@ -125,8 +123,4 @@ class Hooks:
 
     def whitened_density(self, result: Any) -> WhitenedDensity:
         """Return the density where the Gaussian is ``N(0, I)``."""
-        raise NotImplementedError
-
-    def sampler(self, result: Any, request: NutsRequest) -> tuple[int | list[int], Sampler]:
-        """Return a seed for the starts, and the PPL's NUTS."""
         raise NotImplementedError

@@ -4,45 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from ngvi._warn import warn
 from ngvi.inference.draws import nuts
 from ngvi.inference.draws.drawn import check_density
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult
-from ngvi.inference.hooks import SAMPLE
 from ngvi.inference.posterior import to_numpy
-from ngvi.inference.problem import Problem
 from ngvi.workflow import arviz
 
 
-def by_nuts(result: Any, request: NutsRequest, options: dict[str, Any]) -> NutsResult:
+def by_nuts(result: Any, request: NutsRequest, key: Any) -> NutsResult:
     """Return draws of NUTS that begins at a result; see ``nuts``."""
-    seed, run = result._ppl.sampler(result, request, **options)
-    density = result.whitened_density()
-    with result._at_end() as (problem, state):
-        rng, whiten = np.random.default_rng(seed), functools.partial(_whitened, result.family)
-        states = states_of(result, problem, state)
-        plan = nuts.plan(problem, states, whiten, request.num_chains, rng)
-        spent = problem.objective.cost
-    chains = run(density, whiten(plan.starts), plan, plan.num_warmup(request.num_warmup))
-    own = result.family.ops.tensor(chains.z, result.family.loc)
-    shape = chains.z.shape
-    latents = to_numpy(result.family.sample(own.reshape(-1, shape[-1]))).reshape(shape)
-    total = chains.num_gradients + math.ceil(spent.total)
-
-    def gaussian() -> dict[str, np.ndarray]:
-        key = result._ppl.key(result, SAMPLE)
-        draws = result._ppl.draws(result, 2000, key)
-        return {name: to_numpy(value) for name, value in draws.items()}
-
-    to_arviz = functools.partial(_of_chains, result)
-    found = nuts.judged(chains._replace(num_gradients=total), plan, gaussian, to_arviz)
-    return dataclasses.replace(found, latents=latents)
+    check_whitened(result)
+    found = nuts.run_until(result, result._ppl.seed_of(key), request=request)
+    if not found.accuracy.is_accurate:
+        warn(f"The draws of these chains are doubtful: {found.accuracy.words}.")
+    return dataclasses.replace(found, _to_arviz=functools.partial(_of_chains, result))
 
 
 def check_whitened(result: Any) -> None:
@@ -57,19 +39,7 @@ def check_whitened(result: Any) -> None:
         )
     with result._at_end() as (problem, _):
         check_density(result, problem, "whitened_density()", nuts.WAY_OUT)
-
-
-def states_of(result: Any, problem: Problem, state: Any) -> list[Any]:
-    """Return the fit's own state, and those of optima that may hold a part of the posterior."""
-    optima = result.optima
-    if problem.space.has_model_parameters:
-        return [state]  # others are optima with other parameters of the model
-    others = [optimum for optimum in optima[1:] if optimum.bound > optima[0].bound - nuts.FAR_BELOW]
-    return [state, *(result._ppl.state_of(problem, optimum.params) for optimum in others)]
-
-
-def _whitened(family: Any, latents: np.ndarray) -> np.ndarray:
-    return to_numpy(family.whiten(family.ops.tensor(latents, family.loc)))
+    result.family.log_det_scale()  # which a mixture does not have
 
 
 def _of_chains(
@@ -85,7 +55,7 @@ def _of_chains(
     wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
     stats = {name: _joined(value) for name, value in found.sample_stats.items()}
     draws = {name: result._files.own(_joined(value)) for name, value in found.draws.items()}
-    of_nuts = {"nuts": f"{found.accuracy.verdict}: {found.reason}"}
+    of_nuts = {"nuts": f"{found.verdict}: {found.accuracy.words}"}
     own = {"num_chains": len(found.sample_stats["diverging"]), "sample_stats": stats}
     return for_arviz(result, draws, wanted, coords, dims, of_nuts, **own)
 

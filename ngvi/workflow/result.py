@@ -15,7 +15,7 @@ from ngvi.errors import check_count
 from ngvi.inference.arguments import AUTO, GAUSSIAN, ModelCall, check_draws, check_predictive
 from ngvi.inference.draws import drawn
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
-from ngvi.inference.hooks import GROUPS, PREDICTIVE, SAMPLE
+from ngvi.inference.hooks import GROUPS, NUTS, PREDICTIVE, SAMPLE
 from ngvi.inference.new_groups import Asked, guide_for_groups
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import Fitted
@@ -147,50 +147,47 @@ class FitResult(Fitted):
         given = [name for name in self._ppl.key_options if name in kwargs]
         return self._ppl.key(self, purpose, **{name: kwargs.pop(name) for name in given})
 
-    @door_with_options_of("_ppl.sampler")
+    @door_with_options_of("_ppl.key")
     @serialised
     def nuts(
         self,
-        num_samples: int = 1000,
+        num_samples: int | None = None,
         *,
         num_warmup: int | None = None,
-        num_chains: int = 4,
+        num_chains: int = 32,
         target_accept_prob: float | None = None,
         progress_bar: bool = True,
         **options: Any,
     ) -> NutsResult:
-        """Go on with the PPL's own NUTS, in the coordinates of the fitted Gaussian.
+        """Go on with NUTS, in the coordinates of the fitted Gaussian, until draws are accurate.
 
         For a posterior that is no Gaussian. There the Gaussian is ``N(0, I)``, locals stand by
         their modes where the fit has them so, and chains begin at draws that importance weights
         have corrected, at each optimum as many as its evidence earns. Between several optima they
         jump, by draws of their Gaussians that a Metropolis-Hastings step takes or refuses, with up
-        to 500 latents and a gradient more for each transition. Where the Gaussian is good,
-        an effective draw costs a few gradients. The warm-up adapts the step size, and the metric as
-        well unless those weights say that the Gaussian is good. Parameters of the model's own stay
-        as fitted, and enumerated latents are summed out::
+        to 1,000 latents and a gradient more for each transition. A pass evaluates a point of each
+        chain, so that many chains cost little more than a few. Where the Gaussian is good, ten
+        transitions are all the warm-up, and an effective draw costs a few gradients. Parameters of
+        the model's own stay as fitted, and enumerated latents are summed out::
 
             nuts = result.nuts()
             print(nuts)
-            nuts.mcmc.get_samples()
+            nuts.draws["mu"]  # of shape (chains, draws, ...)
 
-        :param num_samples: draws of each chain.
-        :param num_warmup: transitions before them; by default 150, or 500 with the metric.
+        :param num_samples: draws of each chain; by default as many as make every mean accurate to
+            0.1 standard deviations, and every standard deviation to 10 %: 25 to 800.
+        :param num_warmup: the most transitions before them; by default 400.
         :param num_chains: how many.
         :param target_accept_prob: as of the PPL's ``NUTS``: more of it takes shorter steps. By
-            default 0.8, or 0.9 with the metric.
-        :param progress_bar: whether to show the PPL's.
-        :param options: in Pyro ``mp_context`` of its ``MCMC``, which has chains in processes of
-            their own where there are enough processors; in NumPyro ``chain_method`` of its
-            ``MCMC`` (``"auto"``: ``"parallel"`` on as many devices as chains, ``"vectorized"`` on
-            one) and ``rng_key``.
-        :return: the draws, the PPL's ``MCMC``, and a verdict; it warns if that is not
-            ``"trusted"``.
+            default 0.8, and up to 0.95 where transitions of the warm-up diverge.
+        :param progress_bar: whether to show the gradients so far.
+        :param options: in NumPyro ``rng_key``, by default one of the fit's, the same every time.
+        :return: the draws and their accuracy; it warns if that is ``"doubtful"``.
         :raises ValueError: if the model's density is not at hand, as of minibatches, or the guide
             is a list.
         """
         asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
-        return by_nuts(self, NutsRequest.checked(*asked), options)
+        return by_nuts(self, NutsRequest(*asked).checked(), self._ppl.key(self, NUTS, **options))
 
     @door
     @serialised

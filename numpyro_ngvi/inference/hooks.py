@@ -13,8 +13,8 @@ from numpyro import handlers
 
 from ngvi.errors import check_key
 from ngvi.inference import hooks as shared
-from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
-from ngvi.inference.hooks import DIAGNOSTICS, GROUPS_OF_ARVIZ, NUTS, Sampler
+from ngvi.inference.draws.nuts import WhitenedDensity
+from ngvi.inference.hooks import DIAGNOSTICS, GROUPS_OF_ARVIZ
 from ngvi.inference.problem import Problem
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.rows_result import mean_and_factor
@@ -117,26 +117,6 @@ class Hooks(shared.Hooks):
     def whitened_density(self, result: Any) -> WhitenedDensity:
         whitened = result.model, result.guide, result.family, dict(result.params)
         return nuts.whitened_density(*whitened, result.args, result.kwargs)
-
-    def sampler(
-        self,
-        result: Any,
-        request: NutsRequest,
-        *,
-        chain_method: str = "auto",
-        rng_key: jax.Array | None = None,
-    ) -> tuple[list[int], Sampler]:
-        key = self.key(result, NUTS, rng_key=rng_key)
-
-        def run(
-            density: WhitenedDensity, starts: np.ndarray, plan: NutsPlan, num_warmup: int
-        ) -> Chains:
-            own = jnp.asarray(starts, result.family.loc.dtype)
-            found = nuts.run(density, own, plan, num_warmup, request, chain_method, key)
-            names = {site.name for site in result.guide.sites}
-            return found._replace(draws={k: v for k, v in found.draws.items() if k in names})
-
-        return self.seed_of(key), run
 
 
 @partial(compiled, runs_once=True)

@@ -41,6 +41,8 @@ MOST_NUMBERS = 2**25
 #: Points share a program that has their gradients, and the last is repeated to fill it up, as long
 #: as an array has no more numbers than these: a call then costs more than a point.
 POINTS_AT_ONCE, FEW_AT_POINTS = 8, 2**13
+#: More points, those of chains, share a pass of as many as these.
+CHAINS_AT_ONCE = 32
 #: Points of a pass in double precision.
 POINTS_IN_DOUBLE = 16
 #: Methods of :class:`Evaluation`, and what else is a program of one: values in double precision.
@@ -128,7 +130,10 @@ class Objective(problem.Objective):
         self.cost.gradients += len(theta)
         points = theta.astype(self._space.dtype)
         own = {**self._space.initial, **not_gaussian(state)}  # one program for all Gaussians
-        some = zip(blocks(points, self._points_at_once))
+        at_once = self._points_at_once
+        if len(theta) > POINTS_AT_ONCE:
+            at_once = min(CHAINS_AT_ONCE, self._values_at_once)
+        some = zip(blocks(points, at_once))
         found = zip(*jax.device_get(self._compiled(_POINTS, own, rows, some)), strict=True)
         values, gradients = (np.concatenate(part)[: len(theta)].astype(float) for part in found)
         return values, gradients

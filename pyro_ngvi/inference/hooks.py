@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.distributions import transform_to
 
 from ngvi.inference import hooks as shared
-from ngvi.inference.draws.nuts import Chains, NutsPlan, NutsRequest, WhitenedDensity
-from ngvi.inference.hooks import Sampler
+from ngvi.inference.draws.nuts import WhitenedDensity
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import PLAN
 from ngvi.workflow.arviz import ArvizGroups
@@ -113,9 +112,7 @@ class Hooks(shared.Hooks):
         plan = plan if all(map(operator.is_, made_of, run)) else None
         problem: Any = make_problem(*run, curvature="stein", plan=plan)
         vars(result)[PLAN] = problem.objective._plan, *run
-        # Others' draws share so few passes that most would end before a recording had paid.
-        if isinstance(result.guide, ReparametrizedGaussianGuide):
-            replay(problem.objective.density, result.guide, result._replays)
+        replay(problem.objective.density, result.guide, result._replays)
         return problem, problem.space.initial
 
     def state_of(self, problem: Any, params: dict[str, Any]) -> State:
@@ -143,21 +140,9 @@ class Hooks(shared.Hooks):
 
     # -- NUTS -------------------------------------------------------------------------
 
-    def whitened_density(self, result: Any, replays: Replays | None = None) -> WhitenedDensity:
+    def whitened_density(self, result: Any) -> WhitenedDensity:
         whitened = result.model, result.guide, result.family, result.args, result.kwargs
-        parameters = functools.partial(own_parameters, result)
-        return nuts.whitened_density(*whitened, parameters, replays or Replays())
-
-    def sampler(
-        self, result: Any, request: NutsRequest, *, mp_context: str | None = None
-    ) -> tuple[int, Sampler]:
-        def run(_: WhitenedDensity, starts: np.ndarray, plan: NutsPlan, num_warmup: int) -> Chains:
-            own = torch.as_tensor(starts).to(result.family.loc)
-            with Replays() as replays:
-                density = self.whitened_density(result, replays)
-                return nuts.run(density, own, plan, num_warmup, request, mp_context)
-
-        return self.seed_of(None), run
+        return nuts.whitened_density(*whitened, functools.partial(own_parameters, result))
 
 
 @contextlib.contextmanager

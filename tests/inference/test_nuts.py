@@ -1,4 +1,4 @@
-"""NUTS on from a fit: its coordinates, its starts, its verdict."""
+"""NUTS on from a fit: its trajectories, coordinates, starts, and when it ends."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ import pytest
 from scipy import stats
 
 from ngvi.inference.draws import chains, nuts
+from ngvi.inference.draws.accuracy import Accuracy
+from ngvi.inference.draws.coordinates import Coordinates
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.nuts import Chains, NutsPlan, WhitenedDensity
+from ngvi.inference.draws.trajectories import Trajectories
 from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
-from tests.inference.test_diagnostics import list_with_a_partner, two_components, two_latents
+from tests.inference.test_draws import list_with_a_partner, two_components, two_latents
 from tests.ppl import SLOW_IN_NUMPYRO
 
 # -- chains ---------------------------------------------------------------------------
+
+
+def autoregressive(rng, rho, shape=(4, 500)):
+    noise = rng.standard_normal(shape)
+    for t in range(1, shape[1]):
+        noise[:, t] = rho * noise[:, t - 1] + np.sqrt(1 - rho**2) * noise[:, t]
+    return noise
 
 
 def test_chains_that_disagree_in_place_or_width_are_found(rng):
@@ -24,6 +33,82 @@ def test_chains_that_disagree_in_place_or_width_are_found(rng):
     draws[0, :, 1] += 1.0
     draws[0, :, 2] *= 3.0
     assert chains.r_hat(draws)[0] < 1.01 and chains.r_hat(draws)[1:].min() > 1.03
+
+
+def test_effective_draws_are_those_of_a_known_correlation(rng):
+    draws = np.stack([autoregressive(rng, rho, (8, 4000)) for rho in (0.0, 0.8, -0.5)], 2)
+    expected = 32_000 * np.array([1.0, 0.2 / 1.8, 1.5 / 0.5])
+    np.testing.assert_allclose(chains.effective_draws(draws), expected, rtol=0.15)
+    # Squares of a Gaussian have the square of the correlation.
+    squared = 32_000 * np.array([1.0, 0.36 / 1.64, 0.75 / 1.25])
+    errors = np.sqrt(0.5 / squared)
+    np.testing.assert_allclose(chains.error_of_stddevs(draws), errors, rtol=0.15)
+    constant = np.ones((2, 10, 1))
+    assert chains.r_hat(constant) == 1 and chains.effective_draws(constant) == 20
+    assert chains.error_of_stddevs(constant) == 0
+
+
+def test_chains_are_accurate_if_long_enough_and_if_few_have_diverged(rng):
+    draws, none = {"x": rng.standard_normal((4, 500, 2))}, np.zeros((4, 500), bool)
+    assert Accuracy.of_chains(draws, none).is_accurate
+    assert not Accuracy.of_chains({"x": draws["x"][:, :40]}, none[:, :40]).is_accurate
+    some = draws["x"][..., 1] < -2.0  # one in fifty, at an end
+    found = Accuracy.of_chains(draws, some)
+    assert not found.is_accurate and found.worst(1) == ["x[1]"]
+    draws["x"][0] += 2.0
+    found = Accuracy.of_chains(draws, none)
+    assert found.verdict == "doubtful" and "do not agree (R-hat" in found.words
+
+
+# -- trajectories and coordinates ------------------------------------------------------
+
+
+def test_trajectories_have_the_moments_of_their_density(rng):
+    scales = np.array([0.5, 1.0, 3.0])
+
+    def logistic(z):
+        z = z / scales
+        return (z - 2 * np.logaddexp(0, z)).sum(1), (1 - 2 / (1 + np.exp(-z))) / scales
+
+    found = Trajectories(logistic, rng.standard_normal((16, 3)), 0.7, rng)
+    found.run(400, lambda: False)
+    draws = nuts.rectangle(found.draws, 400)
+    z = draws.z / scales
+    noise = 1.0 / np.sqrt(chains.effective_draws(z))
+    assert noise.max() < 0.03
+    np.testing.assert_allclose(z.mean((0, 1)), 0.0, atol=4 * 1.81 * noise.max())
+    np.testing.assert_allclose(z.std((0, 1)), np.pi / np.sqrt(3), rtol=0.05)
+    values, slopes = logistic(draws.z.reshape(-1, 3))
+    np.testing.assert_allclose(draws.value.ravel(), values)
+    np.testing.assert_allclose(draws.gradient.reshape(-1, 3), slopes)
+    assert not draws.diverged.any() and 0.6 < draws.accepted.mean() < 1
+
+
+def test_coordinates_are_mended_where_these_are_wrong(rng):
+    root = rng.standard_normal((6, 6)) + 2 * np.eye(6)  # of the covariance
+    precision = np.linalg.inv(root @ root.T)
+    theta = rng.standard_normal((8, 40, 6)) @ root.T
+    for scale in (root, root @ np.diag([1, 1, 1, 1, 1, 5.0]), np.eye(6)):
+        own = Coordinates(np.zeros(6), scale)
+        z, slopes = own.z(theta.reshape(-1, 6)).reshape(theta.shape), -theta @ precision @ scale
+        found, longer = own.adapted(z, slopes)
+        assert (found is own) == (scale is root)
+        mended = np.linalg.inv(found.scale) @ root
+        assert np.linalg.cond(mended) < 2 or scale is root
+        curvature = np.linalg.norm(scale.T @ precision @ scale, 2)
+        after = np.linalg.norm(found.scale.T @ precision @ found.scale, 2)
+        assert longer == pytest.approx(np.sqrt(curvature / after), rel=0.3)
+
+
+def test_scales_alone_are_mended_of_very_many_latents(rng):
+    sd = np.array([1.0, 4.0, 0.1])
+    own = Coordinates(np.ones(3), np.ones(3))
+    z = rng.standard_normal((8, 50, 3)) * sd
+    found, _ = own.adapted(z, -z / sd**2)
+    np.testing.assert_allclose(found.scale, sd)
+    theta = found.theta(z)
+    np.testing.assert_allclose(found.z(theta), z)
+    assert found.adapted(z / sd, -z / sd)[0] is found
 
 
 # -- where they begin -----------------------------------------------------------------
@@ -51,77 +136,64 @@ class Modes:
         ]
         return np.logaddexp(*parts)
 
-    def of_ppl(self, ppl, z):
-        """The logarithm of the density, by a PPL's functions."""
-        centres, weights = ppl.array(np.array(STATES)), ppl.array(np.log(self.weights))
-        parts = weights - 0.5 * ((z[..., None, :] - centres) ** 2).sum(-1)
-        return ppl.np.log(ppl.np.exp(parts).sum(-1))
+    def gradient(self, state, latents):
+        gaps = latents[:, None] - np.stack(STATES)
+        parts = np.log(self.weights) - 0.5 * np.square(gaps).sum(2)
+        shares = np.exp(parts - np.logaddexp.reduce(parts, 1)[:, None])
+        return self.log_density(state, latents), -(shares[:, :, None] * gaps).sum(1)
 
 
 STATES = [np.zeros(2), np.full(2, 20.0)]
 
 
-def planned(problem, states, num_chains=10):
-    rng = np.random.default_rng(0)
-    return nuts.plan(problem, states, lambda theta: theta - states[0], num_chains, rng)
-
-
 def test_optima_get_chains_by_their_evidence():
-    found = planned(Modes([0.7, 0.3]), STATES)
-    np.testing.assert_allclose(found.weights, [0.7, 0.3], atol=0.02)
+    problem, rng = Modes([0.7, 0.3]), np.random.default_rng(0)
+    found = nuts.starts_of(problem, STATES, 10, rng)
     assert list(found.optimum) == [0] * 7 + [1] * 3
-    assert np.abs(found.starts[:7]).max() < 6 and np.abs(found.starts[7:] - 20).max() < 6
-    assert found.adapts_metric  # the coordinates are those of one of them
-    z, others = np.array([1.0, 0.5]), (np.zeros(2), np.array([19.0, 20.0]))
-    log_q = [Modes(found.weights).log_density(None, one[None])[0] for one in (z, *others)]
-    found_q = [found.jumps.log_density(one, np) for one in (z, *others)]
-    np.testing.assert_allclose(np.diff(found_q), np.diff(log_q))  # up to a constant
-    assert planned(Modes([1.0, 1e-9]), STATES).jumps is None
+    assert np.abs(found.theta[:7]).max() < 6 and np.abs(found.theta[7:] - 20).max() < 6
+    np.testing.assert_allclose(found.jumps.weights, [0.7, 0.3], atol=0.02)
+    points = np.array([[1.0, 0.5], [0.0, 0.0], [19.0, 20.0]])
+    expected = Modes(found.jumps.weights).log_density(None, points)
+    own = Coordinates(np.array([1.0, 2.0]), np.array([[2.0, 0.0], [1.0, 3.0]]))
+    for jumps, z in ((found.jumps, points), (found.jumps.within(own), own.z(points))):
+        np.testing.assert_allclose(np.diff(jumps.log_density(z)), np.diff(expected))
+    assert nuts.starts_of(Modes([1.0, 1e-9]), STATES, 10, rng).jumps is None
 
 
-# -- the verdict ----------------------------------------------------------------------
+def test_chains_jump_between_optima_as_often_as_these_have_mass(rng):
+    problem = Modes([0.7, 0.3])
+    # By other weights and wider Gaussians: only the density says how often.
+    parts = [Coordinates(mean, 1.3 * np.eye(2)) for mean in STATES]
+    jumps = Jumps(np.array([0.4, 0.6]), parts)
+    starts = nuts.starts_of(problem, STATES, 8, rng)._replace(jumps=jumps)
+    own = Coordinates(np.ones(2), np.eye(2))
+    sampler = nuts.Sampler(problem, STATES[0], starts, own, rng, lambda: False)
+    sampler.warm_up(nuts.NutsRequest())
+    x = sampler.run(500).z
+    is_far = x[..., 0] > 10
+    assert is_far.mean() == pytest.approx(0.3, abs=0.04)
+    assert (np.diff(is_far, axis=1).sum(1) > 50).all()
+    np.testing.assert_allclose(x[is_far].std(0), 1.0, atol=0.08)
 
 
-def judged(draws, diverging=None, energy=None, optimum=(0, 0, 0, 0)):
-    shape = draws.shape[:2]
-    rng = np.random.default_rng(1)
-    found = Chains(
-        None,
-        {"x": draws},
-        np.zeros(shape, bool) if diverging is None else diverging,
-        rng.standard_normal(shape) if energy is None else energy,
-        1234,
-    )
-    plan = NutsPlan(draws[:, 0], np.array(optimum), np.array([0.6, 0.4]), False)
-    return nuts.judged(found, plan, lambda: {"x": np.zeros((9, 1)) + np.arange(9.0)[:, None]}, str)
+def test_a_density_that_is_not_finite_is_said_with_its_latents(rng):
+    problem = Modes([1.0, 1e-300])
+    plain = problem.gradient
+    problem.sites = Site("x", 0, (1,)), Site("rate", 1, (1,))
 
+    def gradient(state, latents):
+        values, slopes = plain(state, latents)
+        return np.where(latents[:, 1] > 1.5, np.nan, values), slopes
 
-def test_chains_that_agree_are_trusted_and_shown_beside_the_gaussian(rng):
-    found = judged(rng.standard_normal((4, 500, 1)))
-    assert found.accuracy.is_accurate and found.effective_draws > 1000
-    words = str(found)
-    assert "x[0]" in words and "1,234 gradients" in words and "Gaussian mean" in words
-    assert found.gaussian["x"][0] == 4.0
-
-
-def test_each_fault_says_what_to_do(rng):
-    draws, diverging = rng.standard_normal((4, 500, 1)), np.zeros((4, 500), bool)
-    diverging[0, :9] = True
-    apart = draws + np.array([0, 0, 5.0, 5.0])[:, None, None]
-    walk = rng.standard_normal((4, 500)).cumsum(1)
-    heavy = np.random.default_rng(0).standard_t(2.5, (4, 500, 1))
-    cases = [
-        ({"draws": heavy}, r"deviation of x\[0\] has an error of \d+ %.*num_samples="),
-        ({"draws": draws, "diverging": diverging}, r"9 of 2000.*target_accept_prob=0\.95"),
-        ({"draws": apart}, r"do not agree.*num_warmup"),
-        ({"draws": apart, "optimum": (0, 0, 1, 1)}, r"several optima.*num_chains"),
-        ({"draws": draws[:, :80]}, r"effective draws.*num_samples=1\d0"),
-        ({"draws": draws, "energy": walk}, r"E-BFMI.*by their modes"),
-    ]
-    for options, words in cases:
-        with pytest.warns(UserWarning, match=words):
-            found = judged(**options)
-        assert found.accuracy.verdict == "doubtful"
+    problem.gradient = gradient
+    theta = rng.standard_normal((8, 2)) - [0.0, 1.0]
+    starts = nuts.Beginnings(theta, np.zeros(8, int))
+    own = Coordinates(np.zeros(2), np.eye(2))
+    sampler = nuts.Sampler(problem, STATES[0], starts, own, rng, lambda: False)
+    sampler.warm_up(nuts.NutsRequest())
+    found = sampler.run(100)
+    assert found.z[..., 1].max() < 1.5
+    assert "log density was not finite, with rate" in sampler.fault(found)
 
 
 # -- the density ----------------------------------------------------------------------
@@ -152,49 +224,34 @@ def test_enumerated_latents_are_summed_out_of_it(ppl):
 
 
 @SLOW_IN_NUMPYRO
-def test_the_ppl_s_nuts_gives_the_exact_posterior(ppl):
+def test_chains_end_when_the_exact_posterior_is_known_well_enough(ppl):
     mean, covariance, _ = models.exact_posterior()
     fitted = conjugate_result(ppl, shift=0.3, factor=0.9)
-    with pytest.warns(UserWarning, match="effective draws"):  # the run is short
-        found = fitted.nuts(120, num_warmup=40, num_chains=2, progress_bar=False)
-    assert isinstance(found.mcmc, ppl.infer.MCMC) and not found.adapts_metric
-    draws = found.draws["weights"]
-    assert draws.shape == (2, 120, 3)
-    np.testing.assert_allclose(ppl.numpy(found.mcmc.get_samples()["weights"])[:5], draws[0, :5])
-    sd = np.sqrt(np.diag(covariance))
-    np.testing.assert_allclose(draws.mean((0, 1)), mean, atol=0.35 * sd.max())
-    np.testing.assert_allclose(draws.std((0, 1)), sd, rtol=0.3)
-    assert 400 < found.num_gradients < 6000 and not found.num_divergent
-    assert found.energy_information > 0.3
+    found = fitted.nuts(progress_bar=False)
+    assert found.verdict == "accurate" and found.num_gradients < 20_000
+    assert found.effective_draws > 800 and found.r_hat < 1.03 and not found.num_divergent
+    draws, sd = found.draws["weights"], np.sqrt(np.diag(covariance))
+    assert draws.shape[0] == 32 and draws.shape[2:] == (3,)
+    np.testing.assert_allclose((draws.mean((0, 1)) - mean) / sd, 0.0, atol=0.1)
+    np.testing.assert_allclose(draws.std((0, 1)), sd, rtol=0.1)
+    own = ppl.numpy(fitted._ppl.at(fitted, found.latents[3])["weights"])
+    np.testing.assert_allclose(own, draws[3])
+    assert "accurate" in repr(found) and "divergences" in str(found)
+
+
+@SLOW_IN_NUMPYRO
+def test_as_many_draws_as_are_asked_for_are_doubtful_if_few(ppl):
+    fitted = conjugate_result(ppl, shift=0.3, factor=0.9)
+    with pytest.warns(UserWarning, match="draws of these chains are doubtful.*worst: weights"):
+        found = fitted.nuts(12, num_warmup=4, num_chains=3, progress_bar=False)
+    assert found.draws["weights"].shape == (3, 12, 3)
     data = found.to_arviz(log_likelihood=False, predictive=False, prior=False)
-    assert dict(data["posterior"].sizes) | {"chain": 2, "draw": 120} == dict(
-        data["posterior"].sizes
-    )
+    assert {"chain": 3, "draw": 12}.items() <= dict(data["posterior"].sizes).items()
     assert "diverging" in data["sample_stats"] and "y" in data["observed_data"]
     with pytest.raises(TypeError, match="NutsResult.to_arviz has no argument groups=. It has log"):
         found.to_arviz(groups="posterior")
-
-
-@pytest.mark.slow
-def test_chains_jump_between_optima_as_often_as_these_have_mass(ppl):
-    modes = Modes([0.7, 0.3])
-    # By other weights and wider Gaussians: only the density says how often.
-    units = np.vstack([np.zeros(2), 1.3 * np.eye(2)])
-    jumps = Jumps.of(np.array([0.4, 0.6]), np.array(STATES)[:, None] + units)
-    plan = planned(modes, STATES, num_chains=2)._replace(jumps=jumps)
-    request = nuts.NutsRequest.checked(600, 50, 2, 0.8, False)
-    density = WhitenedDensity(2, lambda z: modes.of_ppl(ppl, z), lambda z: {"x": z})
-    end = (None,)
-    if ppl.is_numpyro:
-        import jax
-
-        end = "vectorized", jax.random.key(0)
-    run = ppl.module("inference.nuts").run
-    found = run(density, ppl.array(plan.starts), plan, 50, request, *end)
-    is_far = found.draws["x"][..., 0] > 10
-    assert is_far.mean() == pytest.approx(0.3, abs=0.06)
-    assert (np.diff(is_far, axis=1).sum(1) > 60).all()
-    np.testing.assert_allclose(found.draws["x"][is_far].std(0), 1.0, atol=0.12)
+    with pytest.raises(AttributeError, match="write draws, without an MCMC of the PPL"):
+        _ = found.mcmc
 
 
 @pytest.mark.slow
@@ -206,7 +263,7 @@ def test_a_density_with_a_jump_is_sampled_by_its_values(numpyro_backend):
         ppl.factor("jump", ppl.np.where(x > 0.5, x * 0 - 1.0, x * 0))
 
     fitted = result(ppl, model, at=(np.array([0.0]), np.array([[1.0]])))
-    found = fitted.nuts(1500, num_warmup=100, num_chains=2, progress_bar=False)
+    found = fitted.nuts(200, progress_bar=False)
     above = stats.norm.sf(0.5) * np.exp(-1.0)
     assert np.mean(found.draws["x"] > 0.5) == pytest.approx(
         above / (above + stats.norm.cdf(0.5)), abs=0.03

@@ -11,12 +11,16 @@ weights may carry a variance. Of chains the noise is all there is, if they agree
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import ndtr
 
 from ngvi.inference.draws.chains import effective_draws, error_of_stddevs, r_hat
 from ngvi.inference.draws.pareto import smoothed
 from ngvi.inference.options import LEVELS
+from ngvi.inference.posterior import to_numpy
 
 #: Z-score of a two-sided limit of 95 %.
 TWO_SIDED = 1.96
@@ -27,6 +31,10 @@ ALIKE = 0.98
 #: Standard errors of k-hat in a limit, an index of
 #: :data:`~ngvi.inference.draws.pareto.ERRORS_OF_K`.
 CAUTION = 1
+#: Latent vectors whose numbers are computed at once: one program does for any number of draws.
+AT_ONCE = 1000
+#: Draws that chains miss for each transition that has diverged.
+MISSED_BY_DIVERGENCE = 5.0
 #: Largest R-hat, whose noise over hundreds of latents is as large.
 LARGEST_R_HAT = 1.03
 
@@ -123,17 +131,29 @@ class Accuracy:
         return cls(tuple(labels_of(values)), *both, fault)
 
     @classmethod
-    def of_chains(cls, values: dict[str, np.ndarray], fault: str = "") -> Accuracy:
-        """Judge chains of draws by each other.
+    def of_chains(
+        cls, values: dict[str, np.ndarray], diverging: np.ndarray, fault: str = ""
+    ) -> Accuracy:
+        """Judge chains of draws by each other, and by the transitions that have diverged.
+
+        These point at a region that chains hardly enter: as if several times as many draws as have
+        diverged were missing there.
 
         :param values: of each site, shape ``(chains, draws, ...)``.
+        :param diverging: the transitions that have diverged, shape ``(chains, draws)``.
         """
         columns = flat(values, 2)
         errors = np.stack([effective_draws(columns) ** -0.5, error_of_stddevs(columns)])
-        hats = r_hat(columns)
+        limits, hats = joint_score(errors) * errors, r_hat(columns)
+        if diverging.any():
+            with np.errstate(divide="ignore", invalid="ignore"):
+                apart = (columns[diverging] - columns.mean((0, 1))) / columns.std((0, 1))
+            squares = 0.5 * (np.square(apart).mean(0) - 1.0)
+            missing = MISSED_BY_DIVERGENCE * diverging.mean()
+            limits += missing * np.nan_to_num(abs(np.stack([apart.mean(0), squares])))
         if not fault and not hats.max(initial=1.0) <= LARGEST_R_HAT:
             fault = f"the chains do not agree (R-hat {hats.max():.2f})"
-        return cls(tuple(labels_of(values, 2)), errors, TWO_SIDED * errors, fault)
+        return cls(tuple(labels_of(values, 2)), errors, limits, fault)
 
 
 def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) -> np.ndarray:
@@ -156,6 +176,19 @@ def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) ->
     return np.stack([shifts, narrow], 1)
 
 
+def joint_score(errors: np.ndarray) -> float:
+    """Return the z-score at which the largest limit holds for all numbers together, to 95 %.
+
+    That is 1.96 if one of them is much less certain than all others, and Bonferroni's if all are
+    alike.
+
+    :param errors: standard errors.
+    """
+    known = errors[np.isfinite(errors) & (errors > 0)]
+    ratios = known.max(initial=0.0) / known
+    return brentq(lambda z: 2.0 * ndtr(-z * ratios).sum() - 0.05, 0.0, 40.0) if known.size else 0.0
+
+
 def flat(values: dict[str, np.ndarray], num_axes: int = 1) -> np.ndarray:
     """Return the numbers of all sites in a row, behind axes of draws."""
     parts = [value.reshape(*value.shape[:num_axes], -1) for value in values.values()]
@@ -169,3 +202,15 @@ def labels_of(values: dict[str, np.ndarray], num_axes: int = 1) -> list[str]:
         for name, value in values.items()
         for at in np.ndindex(value.shape[num_axes:])
     ]
+
+
+def numbers(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the latent sites, constrained, at latent vectors ``(n, d)``."""
+    names = [site.name for site in result._gaussian().sites]
+    size, parts = min(AT_ONCE, len(latents)), []
+    for start in range(0, len(latents), size):
+        some = latents[start : start + size]
+        whole = np.concatenate([some, np.repeat(some[-1:], size - len(some), 0)])
+        found = result._ppl.at(result, whole)
+        parts.append({name: to_numpy(found[name])[: len(some)] for name in names})
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}

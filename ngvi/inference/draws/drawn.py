@@ -17,13 +17,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import time
 from typing import Any
 
 import numpy as np
 
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
-from ngvi.inference.draws.accuracy import Accuracy
+from ngvi.inference.draws.accuracy import Accuracy, numbers
+from ngvi.inference.draws.nuts import run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE, error_of_k, tail_size
 from ngvi.inference.draws.proposals import (
     ENOUGH_DRAWS,
@@ -34,7 +36,6 @@ from ngvi.inference.draws.proposals import (
     proposal_for,
 )
 from ngvi.inference.options import LEVELS
-from ngvi.inference.posterior import to_numpy
 from ngvi.inference.prices import FEW_DRAWS, num_affordable
 from ngvi.inference.problem import Objective, Problem
 from ngvi.inference.saved.schema import printable
@@ -43,8 +44,6 @@ from ngvi.inference.verdict.outcome import APPROXIMATE
 
 #: Draws of those that are corrected, at first and where these are not accurate.
 FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
-#: Latent vectors whose numbers are computed at once: one program does for any number of draws.
-AT_ONCE = 1000
 #: Most latents of which draws are corrected, or made by NUTS, unasked, for the memory's sake.
 MAX_LATENTS = 2000
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
@@ -184,7 +183,8 @@ def made(result: Any, asked: str, seconds: float = math.inf) -> Diagnostics:
         result.cost = cost
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
-        chains = _by_nuts(result, found)
+        most = MOST_GRADIENTS if asked == AUTO else math.inf
+        chains = _by_nuts(result, found, most, time.perf_counter() + seconds)
         found = min((found, chains), key=_order) if asked == AUTO else chains
     if asked != GAUSSIAN and found.log_weights.size and not found.accuracy.is_accurate:
         if result.converged:
@@ -275,12 +275,14 @@ def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
     return not MOST_GRADIENTS * price > seconds and seconds > 0
 
 
-def _by_nuts(result: Any, found: Diagnostics) -> Diagnostics:
+def _by_nuts(result: Any, found: Diagnostics, most: float, deadline: float) -> Diagnostics:
     """Return draws of chains that go on from a result.
 
     :param found: by weights.
+    :param most: gradients.
+    :param deadline: by ``time.perf_counter()``.
     """
-    chains = result.nuts(progress_bar=False)
+    chains = run_until(result, result._ppl.seed_of_diagnostics(result), most, deadline)
     result.cost = dataclasses.replace(result.cost)
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
@@ -290,18 +292,6 @@ def _by_nuts(result: Any, found: Diagnostics) -> Diagnostics:
     return Diagnostics(
         NUTS, chains.accuracy, how, rng.permutation(latents), found.log_weights, chains
     )
-
-
-def numbers(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the latent sites, constrained, at latent vectors ``(n, d)``."""
-    names = [site.name for site in result._gaussian().sites]
-    size, parts = min(AT_ONCE, len(latents)), []
-    for start in range(0, len(latents), size):
-        some = latents[start : start + size]
-        whole = np.concatenate([some, np.repeat(some[-1:], size - len(some), 0)])
-        found = result._ppl.at(result, whole)
-        parts.append({name: to_numpy(found[name])[: len(some)] for name in names})
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def chosen(held: int, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -9,39 +9,40 @@ is whatever the Gaussians are; where they are good, half of the jumps and more a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+
+from ngvi.inference.draws.coordinates import Coordinates
 
 
 class Jumps(NamedTuple):
     """A mixture of Gaussians, in the coordinates of the chains."""
 
-    log_weights: Any  #: Shape ``(K,)``.
-    centres: Any  #: Shape ``(K, d)``.
-    factors: Any  #: Factors of the covariances, shape ``(K, d, d)``.
-    inverses: Any  #: Inverses of the factors.
-    log_dets: Any  #: Log dets of the factors, shape ``(K,)``.
+    weights: np.ndarray  #: Shape ``(K,)``.
+    parts: list[Coordinates]  #: Those in which each Gaussian is ``N(0, I)``.
 
-    @classmethod
-    def of(cls, weights: np.ndarray, draws: np.ndarray) -> Jumps:
-        """Return the mixture.
+    def within(self, coordinates: Coordinates) -> Jumps:
+        """Return the mixture of latent vectors in other coordinates."""
+        parts = [
+            Coordinates(
+                coordinates.z(one.centre[None])[0], np.linalg.solve(coordinates.scale, one.scale)
+            )
+            for one in self.parts
+        ]
+        return self._replace(parts=parts)
 
-        :param weights: of the Gaussians.
-        :param draws: of each Gaussian for the noise ``0`` and for each unit vector, shape
-            ``(K, 1 + d, d)``.
-        """
-        centres = draws[:, 0]
-        factors = (draws[:, 1:] - centres[:, None]).swapaxes(1, 2)
-        log_dets = np.linalg.slogdet(factors)[1]
-        return cls(np.log(weights), centres, factors, np.linalg.inv(factors), log_dets)
+    def proposed(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws, shape ``(count, d)``."""
+        which = rng.choice(len(self.weights), count, p=self.weights)
+        noise = rng.standard_normal((count, len(self.parts[0].centre)))
+        pairs = zip(which, noise, strict=True)
+        return np.stack([self.parts[one].theta(values) for one, values in pairs])
 
-    def log_density(self, z: Any, xp: Any) -> Any:
-        """Return the log density of one point, in nats and up to a constant.
-
-        :param xp: ``torch`` or ``jax.numpy``, whose arrays these are.
-        """
-        noise = xp.einsum("kij,kj->ki", self.inverses, z - self.centres)
-        parts = self.log_weights - 0.5 * (noise**2).sum(-1) - self.log_dets
-        highest = parts.max()
-        return highest + xp.log(xp.exp(parts - highest).sum())
+    def log_density(self, z: np.ndarray) -> np.ndarray:
+        """Return log densities of points ``(n, d)`` in nats, up to a constant."""
+        parts = [
+            np.log(weight) - 0.5 * np.square(one.z(z)).sum(1) - np.linalg.slogdet(one.scale)[1]
+            for weight, one in zip(self.weights, self.parts, strict=True)
+        ]
+        return np.logaddexp.reduce(parts)

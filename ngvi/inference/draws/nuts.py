@@ -1,58 +1,52 @@
-"""NUTS on from a fit: where its chains begin, in which coordinates, and whether to believe them.
+"""NUTS on from a fit: where its chains begin, in which coordinates, and when they end.
 
-The coordinates are those in which the fitted Gaussian is standard normal, with locals by their
-modes where the fit has them so: there a step has one length for all latents. Chains begin at draws
-that importance weights have corrected, at each optimum as many as its evidence earns, so that a
-warm-up has nothing to find; between several they jump afterwards
-(:mod:`~ngvi.inference.draws.jumps`). Where the same weights say that the Gaussian is good, the
-warm-up adapts the step size only; otherwise the metric as well.
+Chains begin at draws that importance weights have corrected, at each optimum as many as its
+evidence earns, in coordinates in which the fitted Gaussian is standard normal, with locals by their
+modes where the fit has them so. All chains share one step size and one map to these coordinates,
+which short windows of the warm-up improve (:mod:`~ngvi.inference.draws.coordinates`) until nothing
+changes any more: after the first window, where the Gaussian is good. Then the chains go on in
+rounds, each as long as all before, until their draws are accurate. Between several optima they
+jump (:mod:`~ngvi.inference.draws.jumps`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm.auto import tqdm
 
-from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag, is_number
-from ngvi.inference.draws.accuracy import LARGEST_R_HAT, Accuracy, flat, labels_of
-from ngvi.inference.draws.chains import (
-    effective_draws,
-    energy_information,
-    error_of_stddevs,
-    r_hat,
-)
+from ngvi.inference.draws.accuracy import Accuracy, flat, numbers
+from ngvi.inference.draws.chains import effective_draws, r_hat
+from ngvi.inference.draws.coordinates import MAX_DENSE, Coordinates
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.pareto import USABLE
-from ngvi.inference.draws.proposals import ENOUGH_DRAWS, weighed
+from ngvi.inference.draws.proposals import weighed
+from ngvi.inference.draws.trajectories import Draw, Trajectories
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
-from ngvi.inference.tells import door_with_options_of
+from ngvi.inference.tells import TellsWhatItHas, door_with_options_of
+from ngvi.latents.layout import name_of
 
 #: Draws of each optimum that chains begin at, by their weights.
 NUM_DRAWS = 1000
-#: The Gaussian is good if weighted standard deviations of whitened latents are in this range: a
-#: metric that chains adapt would not be better. Then the best optimum has all but this part of the
-#: evidence.
-GOOD_STDDEVS, OTHER_OPTIMA = (0.7, 1.4), 0.01
-#: Most latents of which chains jump: a factor of each covariance is dense.
-MAX_JUMP_DIM = 500
+#: Evidence of an optimum, as a part of all, from which chains jump to it.
+HEAVY = 0.01
 #: Nats below the best bound from which an optimum gets no chain.
 FAR_BELOW = 10.0
-#: Transitions of a warm-up and acceptance: for the step size alone, and with a metric as in Stan,
-#: where curvature changes more.
-NUM_WARMUP, ACCEPT_PROB = (150, 500), (0.8, 0.9)
-#: Largest part of the transitions that may diverge.
+#: Transitions of the warm-up's windows, of the first round, and draws of a chain at most.
+WINDOWS, ROUND, MOST_DRAWS = (10, 15, 25, 50, 100, 200), 25, 800
+#: Acceptance that the step size aims at. Where transitions diverge it goes half of the way to one,
+#: as long as it is at most the second number.
+ACCEPT_PROB, MOST_ACCEPT_PROB = 0.8, 0.95
+#: Part of a window's transitions that may diverge without smaller steps.
 DIVERGENT_PART = 2e-3
-#: Smallest E-BFMI of a chain (Betancourt, 2016).
-ENERGY_INFORMATION = 0.3
-#: Largest relative standard error of a standard deviation: twice as much is a tenth of it.
-ERROR_OF_STDDEV = 0.05
+#: Part of the transitions that may meet a density that is not finite.
+NOT_FINITE_PART = 0.01
 #: For a model without a density of all data.
 WAY_OUT = (
     "Let the model see all rows, as one without subsample_size= or batches=, and go on with "
@@ -74,73 +68,54 @@ class WhitenedDensity(NamedTuple):
 class NutsRequest(NamedTuple):
     """Arguments of ``nuts``."""
 
-    num_samples: int
-    num_warmup: int | None
-    num_chains: int
-    target_accept_prob: float | None
-    progress_bar: bool
+    num_samples: int | None = None
+    num_warmup: int | None = None
+    num_chains: int = 32
+    target_accept_prob: float | None = None
+    progress_bar: bool = False
 
-    @classmethod
-    def checked(cls, *given: Any) -> NutsRequest:
-        """Check the arguments, in this order.
+    def checked(self) -> NutsRequest:
+        """Check the arguments.
 
         :raises ValueError: for one that cannot be.
         """
-        asked = cls(*given)
-        check_count(asked.num_samples, "num_samples", 4)
-        check_count(asked.num_chains, "num_chains")
-        check_flag(asked.progress_bar, "progress_bar")
-        if asked.num_warmup is not None:
-            check_count(asked.num_warmup, "num_warmup", 0)
-        accepted = asked.target_accept_prob
+        if self.num_samples is not None:
+            check_count(self.num_samples, "num_samples", 4)
+        check_count(self.num_chains, "num_chains")
+        check_flag(self.progress_bar, "progress_bar")
+        if self.num_warmup is not None:
+            check_count(self.num_warmup, "num_warmup", 0)
+        accepted = self.target_accept_prob
         if accepted is not None and not is_number(accepted, lambda value: 0 < value < 1):
             raise ValueError(
                 f"target_accept_prob must be a number between 0 and 1, got {accepted!r}."
             )
-        return asked
+        return self
+
+    def windows(self) -> Iterator[int]:
+        """Yield the lengths of the warm-up's windows."""
+        left = math.inf if self.num_warmup is None else self.num_warmup
+        for length in WINDOWS:
+            if left > 0:
+                yield int(min(length, left))
+                left -= length
 
 
-class NutsPlan(NamedTuple):
-    """Starts of chains, and what these adapt."""
+class Beginnings(NamedTuple):
+    """Points at which chains begin."""
 
-    starts: np.ndarray  #: Latent vectors in the guide's coordinates, ``(chains, d)``.
+    theta: np.ndarray  #: Latent vectors in the guide's coordinates, ``(chains, d)``.
     optimum: np.ndarray  #: Index of each chain's optimum.
-    weights: np.ndarray  #: Weights of the optima, by their evidence.
-    adapts_metric: bool
-    #: Between optima; None of one, or of so many latents that they would cost too much.
+    #: Between optima; None of a single one.
     jumps: Jumps | None = None
 
-    def accept_prob(self, asked: float | None) -> float:
-        """Return the acceptance that the step size aims at."""
-        return ACCEPT_PROB[self.adapts_metric] if asked is None else asked
 
-    def num_warmup(self, asked: int | None) -> int:
-        """Return the number of transitions of each chain's warm-up."""
-        return NUM_WARMUP[self.adapts_metric] if asked is None else asked
-
-
-class Chains(NamedTuple):
-    """Draws of a PPL's sampler."""
-
-    mcmc: Any  #: The PPL's sampler.
-    draws: dict[str, np.ndarray]  #: Latent sites, shape ``(chains, draws, ...)``.
-    diverging: np.ndarray  #: Shape ``(chains, draws)``.
-    energy: np.ndarray  #: Hamiltonian of each transition, ``(chains, draws)``.
-    num_gradients: int  #: Gradients, those of the warm-up included.
-    z: np.ndarray | None = None  #: Whitened latent vectors, shape ``(chains, draws, d)``.
-
-
-def plan(
-    problem: Problem,
-    states: list[State],
-    whiten: Callable[[np.ndarray], np.ndarray],
-    num_chains: int,
-    rng: np.random.Generator,
-) -> NutsPlan:
+def starts_of(
+    problem: Problem, states: list[State], num_chains: int, rng: np.random.Generator
+) -> Beginnings:
     """Choose where chains begin.
 
     :param states: of the optima, the best first.
-    :param whiten: from latent vectors to the coordinates of the best.
     :raises ValueError: if the log density is finite at no draw.
     """
     found = [weighed(problem, state, NUM_DRAWS, rng) for state in states]
@@ -150,67 +125,173 @@ def plan(
     optimum = np.minimum(np.searchsorted(np.cumsum(weights), middles), len(states) - 1)
     counts = np.bincount(optimum, minlength=len(states))
     pairs = zip(found, counts, strict=True)
-    starts = np.concatenate([one.resampled(int(n), rng) for one, n in pairs])
-    best = found[0]
-    z, w = whiten(best.latents), np.exp(best.log_weights)
-    mean = w @ z
-    stddevs = np.sqrt(np.maximum(w @ np.square(z - mean), 0.0))
-    low, high = GOOD_STDDEVS
-    is_good = (
-        best.pareto_k < USABLE
-        and weights[0] > 1.0 - OTHER_OPTIMA
-        and bool(np.all((low < stddevs) & (stddevs < high)))
-    )
-    heavy = [i for i, weight in enumerate(weights) if weight >= OTHER_OPTIMA]
-    jumps = None
-    if len(heavy) > 1 and problem.space.dim <= MAX_JUMP_DIM:
-        noise = np.vstack([np.zeros(problem.space.dim), np.eye(problem.space.dim)])
-        draws = [whiten(problem.space.draw(states[i], noise)[0]) for i in heavy]
-        jumps = Jumps.of(weights[heavy] / weights[heavy].sum(), np.stack(draws))
-    return NutsPlan(starts, optimum, weights, not is_good, jumps)
+    theta = np.concatenate([one.resampled(int(n), rng) for one, n in pairs])
+    heavy, jumps = np.flatnonzero(weights >= HEAVY), None
+    if len(heavy) > 1 and problem.space.dim <= MAX_DENSE:
+        parts = [Coordinates.of_fit(problem, states[i]) for i in heavy]
+        jumps = Jumps(weights[heavy] / weights[heavy].sum(), parts)
+    return Beginnings(theta, optimum, jumps)
+
+
+class Sampler:
+    """Chains of one density; see the module.
+
+    :param starts: of the chains.
+    :param coordinates: of the fit.
+    :param is_over: whether there is to be no further evaluation.
+    :ivar lost: latent vectors at which the density was not finite, after the warm-up.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        state: State,
+        starts: Beginnings,
+        coordinates: Coordinates,
+        rng: np.random.Generator,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self.coordinates = coordinates
+        self.lost: list[np.ndarray] = []
+        self._problem, self._state, self._starts = problem, state, starts
+        self._theta, self._rng, self._is_over = starts.theta, rng, is_over
+        self._step = problem.space.dim**-0.25
+        self._chains: Any = None
+
+    def warm_up(self, request: NutsRequest) -> None:
+        """Adapt step size and coordinates."""
+        accepted = request.target_accept_prob or ACCEPT_PROB
+        for length in request.windows():
+            chains, step = self._new(None), StepSize(self._step, accepted, len(self._theta))
+            chains.run(length, lambda: step.adapted(chains) and self._is_over())  # noqa: B023
+            draws = rectangle(chains.draws)
+            self._step, self._theta = step.best, self.coordinates.theta(draws.z[:, -1])
+            before, begin = self.coordinates, draws.z.shape[1] // 3  # where it had not settled
+            z, slopes = draws.z[:, begin:].copy(), draws.gradient[:, begin:]
+            for one in np.unique(self._starts.optimum):
+                own = self._starts.optimum == one
+                z[own] -= z[own].mean((0, 1))
+            self.coordinates, longer = before.adapted(z, slopes)
+            self._step *= longer
+            if draws.diverged.mean() > DIVERGENT_PART and request.target_accept_prob is None:
+                if accepted < MOST_ACCEPT_PROB:
+                    accepted = 0.5 * (1.0 + accepted)
+                    continue
+            if self.coordinates is before or self._is_over():
+                return
+
+    def run(self, count: int) -> Any:
+        """Go on until each chain has as many draws after the warm-up; return all of them."""
+        if self._chains is None:
+            self.lost.clear()
+            self._chains = self._new(self._starts.jumps)
+        self._chains.run(count, self._is_over)
+        found = rectangle(self._chains.draws, count)
+        return found._replace(z=self.coordinates.theta(found.z))
+
+    def _new(self, jumps: Jumps | None) -> Trajectories:
+        own = self.coordinates
+        jumps = jumps and jumps.within(own)
+        return Trajectories(self._density, own.z(self._theta), self._step, self._rng, jumps)
+
+    def _density(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        theta = self.coordinates.theta(z)
+        values, gradients = self._problem.objective.gradient(self._state, theta)
+        self.lost.extend(theta[~np.isfinite(values)])
+        return values, self.coordinates.slope(gradients)
+
+    def fault(self, found: Any) -> str:
+        """Say where the density was not finite, if that has ended too many transitions."""
+        count = int((~found.is_finite).sum())
+        if count <= NOT_FINITE_PART * found.is_finite.size:
+            return ""
+        rows = found.z.reshape(-1, found.z.shape[-1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            apart = np.median(abs(np.stack(self.lost) - rows.mean(0)) / rows.std(0), 0)
+        order = np.argsort(-np.nan_to_num(apart), kind="stable")[:3]
+        names = [name_of(int(i), self._problem.space.sites) for i in order]
+        return (
+            f"in {count:,} of {found.is_finite.size:,} transitions the log density was not finite, "
+            f"with {', '.join(dict.fromkeys(names))} the farthest from their means"
+        )
+
+
+class StepSize:
+    """Dual averaging of the step size (Hoffman and Gelman, 2014), over transitions of all chains.
+
+    :ivar best: the average of the steps.
+    """
+
+    def __init__(self, step: float, accept_prob: float, num_chains: int) -> None:
+        self.best, self._centre, self._accept_prob = step, math.log(2.0 * step), accept_prob
+        self._num_chains, self._seen = num_chains, [0] * num_chains
+        self._new: list[float] = []
+        self._count, self._short = 0, 0.0
+
+    def adapted(self, chains: Trajectories) -> bool:
+        """Set the step after as many transitions as there are chains; return True."""
+        for i, draws in enumerate(chains.draws):
+            self._new += [draw.accepted for draw in draws[self._seen[i] :]]
+            self._seen[i] = len(draws)
+        if len(self._new) < self._num_chains:
+            return True
+        short, self._new = self._accept_prob - float(np.mean(self._new)), []
+        self._count += 1
+        self._short += (short - self._short) / (self._count + 10)
+        log_step = self._centre - self._short * math.sqrt(self._count) / 0.05
+        part = self._count**-0.75
+        self.best = math.exp(part * log_step + (1.0 - part) * math.log(self.best))
+        chains.step = math.exp(log_step)
+        return True
+
+
+def rectangle(draws: list[list[Draw]], most: int | None = None) -> Any:
+    """Return as many draws of each chain as all have, fields of arrays ``(chains, draws, ...)``."""
+    count = min(map(len, draws))
+    count = count if most is None else min(count, most)
+    columns = (zip(*chain[:count], strict=True) for chain in draws)
+    fields = zip(*columns, strict=True)
+    arrays: list[Any] = [np.array(field) for field in fields]
+    return Draw(*arrays)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NutsResult:
-    """Draws of a posterior by NUTS, with a verdict.
+class NutsResult(TellsWhatItHas):
+    """Draws of a posterior by NUTS, and whether to believe them."""
 
-    ``print`` shows both beside the Gaussian of the fit.
-    """
-
-    #: The PPL's own ``MCMC``, whose samples are the model's sites, constrained.
-    mcmc: Any
-    #: Errors of means and standard deviations; ``accuracy.verdict`` is the verdict in a word.
-    accuracy: Accuracy
-    #: Why, and what to do.
-    reason: str
-    #: Draws of the latent sites, as numpy arrays of shape ``(chains, draws, ...)``.
+    #: Draws of the latent sites, constrained, as numpy arrays of shape ``(chains, draws, ...)``.
     draws: dict[str, np.ndarray]
+    #: Latent vectors in the guide's unconstrained coordinates, shape ``(chains, draws, d)``.
+    latents: np.ndarray
+    #: Errors of means and standard deviations.
+    accuracy: Accuracy
     #: Gradients of the log density, those of the warm-up among them.
     num_gradients: int
-    #: Transitions, after the warm-up, that have diverged.
-    num_divergent: int
-    #: The largest of all latents, which is near 1 where the chains agree.
-    r_hat: float
-    #: The smallest of all latents, of how many independent draws they are worth.
-    effective_draws: float
-    #: Betancourt's fraction of missing information (E-BFMI), of the worst chain.
-    energy_information: float
-    #: True if the warm-up has adapted the metric, and not the step size only.
-    adapts_metric: bool
-    #: Optima that the chains have begun at, and their weights by evidence.
-    optima: dict[int, float]
-    #: The PPL's own statistics of each transition, for ArviZ.
+    #: Statistics of each transition, shape ``(chains, draws)``, for ArviZ.
     sample_stats: dict[str, np.ndarray]
-    _to_arviz: Callable[..., Any]
-    _of_gaussian: Callable[[], dict[str, np.ndarray]]
-    #: Latent vectors in the guide's coordinates, shape ``(chains, draws, d)``.
-    latents: np.ndarray | None = None
+    #: Index of the optimum at which each chain has begun.
+    optima: np.ndarray
+    _to_arviz: Any = None
 
-    @functools.cached_property
-    def gaussian(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Mean and standard deviation of each latent, by the fit's own draws, by site."""
-        draws = self._of_gaussian()
-        return {name: (draws[name].mean(0), draws[name].std(0)) for name in self.draws}
+    @property
+    def verdict(self) -> str:
+        """``"accurate"`` or ``"doubtful"``."""
+        return self.accuracy.verdict
+
+    @property
+    def num_divergent(self) -> int:
+        """Number of transitions, after the warm-up, that have diverged."""
+        return int(self.sample_stats["diverging"].sum())
+
+    @property
+    def r_hat(self) -> float:
+        """The largest R-hat of all latents, near 1 where the chains agree."""
+        return float(r_hat(flat(self.draws, 2)).max())
+
+    @property
+    def effective_draws(self) -> float:
+        """The smallest number of independent draws that those of a latent are worth."""
+        return float(effective_draws(flat(self.draws, 2)).min())
 
     @door_with_options_of("_to_arviz")
     def to_arviz(self, **options: Any) -> Any:
@@ -225,134 +306,66 @@ class NutsResult:
         return self._to_arviz(self, **options)
 
     def __repr__(self) -> str:
-        chains, count = self.sample_stats["diverging"].shape
+        chains, count = self.latents.shape[:2]
         return (
-            f"NutsResult({self.accuracy.verdict}: {chains} chains of {count} draws, "
-            f"R-hat {self.r_hat:.3f}, {self.effective_draws:,.0f} effective draws)"
+            f"NutsResult({self.verdict}: {chains} chains of {count:,} draws, "
+            f"{self.num_gradients:,} gradients, {self.num_divergent:,} divergences; "
+            f"{self.accuracy.words})"
         )
 
-    def __str__(self) -> str:
-        return _report(self)
 
-
-def judged(
-    chains: Chains,
-    plan: NutsPlan,
-    of_gaussian: Callable[[], dict[str, np.ndarray]],
-    to_arviz: Callable[..., Any],
+def run_until(
+    result: Any,
+    seed: int | list[int],
+    limit_gradients: float = math.inf,
+    deadline: float = math.inf,
+    request: NutsRequest | None = None,
 ) -> NutsResult:
-    """Judge chains; warn where they are not to be trusted.
+    """Run chains until their draws are accurate, or a limit is reached.
 
-    :param of_gaussian: gives draws of the fitted Gaussian by site.
+    Four draws of each chain are made in any case.
+
+    :param limit_gradients: the most gradients.
+    :param deadline: by ``time.perf_counter()``.
+    :param request: what the user asks for; with ``num_samples`` each chain has as many draws.
+    :raises ValueError: if the log density is finite at no draw of the Gaussian.
     """
-    stats = flat(chains.draws, 2)
-    hats, worth = r_hat(stats), effective_draws(stats)
-    worst, least = float(hats.max()), float(worth.min())
-    energy = energy_information(chains.energy)
-    divergent = int(chains.diverging.sum())
-    faults = _faults(chains, plan, worst, least, energy)
-    accuracy = Accuracy.of_chains(chains.draws, "; ".join(faults))
-    reason = "; ".join(faults) or (
-        f"chains agree (R-hat {worst:.3f}), {least:,.0f} effective draws at least, {divergent} "
-        f"divergences, E-BFMI {energy:.2f}"
-    )
-    if faults:
-        warn(f"The draws of these chains are doubtful: {reason}.")
-    used = {int(i): float(plan.weights[i]) for i in np.unique(plan.optimum)}
-    return NutsResult(
-        mcmc=chains.mcmc,
-        accuracy=accuracy,
-        reason=reason,
-        draws=chains.draws,
-        num_gradients=chains.num_gradients,
-        num_divergent=divergent,
-        r_hat=worst,
-        effective_draws=least,
-        energy_information=energy,
-        adapts_metric=plan.adapts_metric,
-        optima=used,
-        sample_stats={"diverging": chains.diverging, "energy": chains.energy},
-        _to_arviz=to_arviz,
-        _of_gaussian=of_gaussian,
-    )
+    request, rng = request or NutsRequest(), np.random.default_rng(seed)
+    bar = tqdm(desc="nuts", unit=" gradients", disable=not request.progress_bar)
+    with bar, result._at_end() as (problem, state):
+        cost = problem.objective.cost
+
+        def is_over() -> bool:
+            bar.update(cost.gradients - bar.n)
+            return cost.gradients > limit_gradients or time.perf_counter() > deadline
+
+        starts = starts_of(problem, states_of(result, problem, state), request.num_chains, rng)
+        own = Coordinates.of_fit(problem, state)
+        sampler = Sampler(problem, state, starts, own, rng, is_over)
+        sampler.warm_up(request)
+        count = request.num_samples or ROUND
+        while True:
+            found = sampler.run(count)
+            rows = numbers(result, found.z.reshape(-1, problem.space.dim)).items()
+            draws = {k: v.reshape(*found.z.shape[:2], *v.shape[1:]) for k, v in rows}
+            accuracy = Accuracy.of_chains(draws, found.diverged, sampler.fault(found))
+            if accuracy.is_accurate or is_over() or count >= (request.num_samples or MOST_DRAWS):
+                break
+            count *= 2
+        gradients = math.ceil(cost.total)
+    stats = {
+        "diverging": found.diverged,
+        "energy": found.energy,
+        "n_steps": found.steps,
+        "acceptance_rate": found.accepted,
+    }
+    return NutsResult(draws, found.z, accuracy, gradients, stats, starts.optimum)
 
 
-def _faults(chains: Chains, plan: NutsPlan, worst: float, least: float, energy: float) -> list[str]:
-    faults, count = [], chains.diverging.size
-    divergent = int(chains.diverging.sum())
-    if divergent > DIVERGENT_PART * count:
-        faults.append(
-            f"{divergent} of {count} transitions have diverged, so that a narrow part of the "
-            "posterior is left out: take target_accept_prob=0.95, and have locals standardised "
-            "(noncentred), or by their modes, as fit does unasked"
-        )
-    if not worst <= LARGEST_R_HAT:
-        several = len(np.unique(plan.optimum)) > 1
-        why = (
-            "they have begun at several optima and hardly jump between them: the weights of these "
-            "are those of their evidence, to one chain; take more num_chains="
-            if several
-            else "take a longer num_warmup= and num_samples=, or fit(effort='thorough'), which "
-            "looks for other optima"
-        )
-        faults.append(f"the chains do not agree (R-hat {worst:.2f}): {why}")
-    elif not least >= ENOUGH_DRAWS:
-        more = _more(chains.diverging.shape[1] * ENOUGH_DRAWS / max(least, 1.0))
-        faults.append(
-            f"there are {least:,.0f} effective draws of the slowest latent, too few for an "
-            f"interval: take num_samples={more:,}"
-        )
-    else:
-        errors = error_of_stddevs(flat(chains.draws, 2))
-        if (error := float(errors.max())) > ERROR_OF_STDDEV:
-            more = _more(chains.diverging.shape[1] * (error / ERROR_OF_STDDEV) ** 2)
-            labels = labels_of(chains.draws, 2)
-            faults.append(
-                f"the standard deviation of {labels[int(errors.argmax())]} has an error "
-                f"of {100 * error:.0f} %, as a heavy tail's: take num_samples={more:,}"
-            )
-    if not energy >= ENERGY_INFORMATION:
-        faults.append(
-            f"the energy changes too slowly (E-BFMI {energy:.2f}), as in a funnel or a heavy tail: "
-            "have locals standardised (noncentred), or by their modes, as fit does unasked"
-        )
-    return faults
-
-
-def _more(just_enough: float) -> int:
-    """Return the number of draws of a chain that would be enough, to two digits."""
-    wanted = 1.2 * just_enough
-    digits = max(int(math.log10(wanted)) - 1, 0)
-    return math.ceil(wanted / 10**digits) * 10**digits
-
-
-def _report(found: NutsResult, num_shown: int = 12) -> str:
-    chains, count = found.sample_stats["diverging"].shape
-    adapted = "step size and metric" if found.adapts_metric else "step size"
-    begun = ""
-    if len(found.optima) > 1:
-        parts = (f"{i} (weight {weight:.2f})" for i, weight in found.optima.items())
-        begun = f", begun at optima {', '.join(parts)}"
-    lines = [
-        f"NutsResult: {found.accuracy.verdict}, {chains} chains of {count:,} draws{begun}",
-        f"  {found.reason}",
-        f"  {found.num_gradients:,} gradients; the warm-up has adapted {adapted}",
-        f"  {'':<22}{'mean':>12}{'sd':>12}{'Gaussian mean':>15}{'sd':>12}",
-    ]
-    rows, labels = [], iter(labels_of(found.draws, 2))
-    for name, values in found.draws.items():
-        flat = values.reshape(-1, *values.shape[2:])
-        mean, sd = flat.mean(0), flat.std(0)
-        known = found.gaussian[name]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gap = np.abs(known[0] - mean) / sd + np.abs(np.log(known[1] / sd))
-        gap = np.where(np.isfinite(gap), gap, -1.0)
-        for at in np.ndindex(mean.shape):
-            rows.append((gap[at], next(labels), mean[at], sd[at], known[0][at], known[1][at]))
-    rows.sort(key=lambda row: -row[0])
-    for _, label, *numbers in rows[:num_shown]:
-        a, b, c, d = (f"{number:.4g}" for number in numbers)
-        lines.append(f"  {label:<22}{a:>12}{b:>12}{c:>15}{d:>12}")
-    if len(rows) > num_shown:
-        lines.append(f"  ... of {len(rows):,} those that the Gaussian has least right")
-    return "\n".join(lines)
+def states_of(result: Any, problem: Problem, state: State) -> list[State]:
+    """Return the fit's own state, and those of optima that may hold a part of the posterior."""
+    optima = result.optima
+    if problem.space.has_model_parameters:
+        return [state]  # others are optima with other parameters of the model
+    others = [optimum for optimum in optima[1:] if optimum.bound > optima[0].bound - FAR_BELOW]
+    return [state, *(result._ppl.state_of(problem, optimum.params) for optimum in others)]

@@ -1,0 +1,214 @@
+"""The no-U-turn sampler of many chains at once (Hoffman and Gelman, 2014; Betancourt, 2017).
+
+Each pass evaluates one point of every chain, whatever each is about: no chain waits for the longer
+trajectories of another, and a program for so many points costs little more than one for a single
+point. Turns within a trajectory are found from a few checkpoints (Phan et al., 2019, *Composable
+effects for flexible and accelerated probabilistic programming in NumPyro*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+#: Most doublings of a trajectory, and loss of energy in nats from which it has diverged, as in
+#: Stan.
+MAX_DEPTH, DIVERGENCE = 10, 1000.0
+#: Fewest draws of a chain, which both halves have a variance from.
+FEWEST = 4
+
+#: Map points ``(K, d)`` to log densities ``(K,)`` and gradients ``(K, d)``.
+Gradient = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Draw(NamedTuple):
+    """The end of one transition of a chain."""
+
+    z: np.ndarray  #: Position, shape ``(d,)``.
+    value: float  #: Log density in nats.
+    gradient: np.ndarray
+    energy: float  #: Hamiltonian of the trajectory.
+    accepted: float  #: Mean acceptance of its points.
+    steps: int
+    diverged: bool
+    is_finite: bool  #: Whether the density was finite at all points.
+
+
+class Trajectories:
+    """Chains in coordinates in which the momentum is ``N(0, I)``.
+
+    :param gradient: of the log density.
+    :param z: where chains begin, shape ``(K, d)``.
+    :param step: length of a leapfrog step, which whoever drives them may change.
+    :param jumps: ``Jumps`` that follow each transition.
+    :ivar draws: of each chain, in order.
+    """
+
+    def __init__(
+        self,
+        gradient: Gradient,
+        z: np.ndarray,
+        step: float,
+        rng: np.random.Generator,
+        jumps: Any = None,
+    ) -> None:
+        self.step = step
+        self.draws: list[list[Draw]] = [[] for _ in z]
+        self._gradient, self._rng, self._jumps = gradient, rng, jumps
+        shape, count = z.shape, len(z)
+        self._z, (self._value, self._slope) = z.copy(), gradient(z)
+        self._ends = np.zeros((2, 3, *shape))  # backward and forward: z, momentum, gradient
+        self._total, self._below = np.zeros(shape), np.zeros(shape)  # sums of momenta
+        self._at, self._chosen = np.zeros((3, *shape)), np.zeros((2, *shape))
+        self._chosen_value = np.zeros(count)
+        self._momenta = np.zeros((2, MAX_DEPTH, *shape))  # of checkpoints: own and sums
+        self._energy, self._log_weight, self._log_below, self._accepted = np.zeros((4, count))
+        self._depth, self._leaf, self._steps = np.zeros((3, count), int)
+        self._way, self._is_finite = np.ones(count, int), np.ones(count, bool)
+        self._is_jump = np.zeros(count, bool)
+        self._begin(np.arange(count))
+
+    def run(self, count: int, is_over: Callable[[], Any]) -> None:
+        """Go on until each chain has as many draws.
+
+        :param is_over: asked after each pass: whether four of each chain are enough.
+        """
+        least = min(count, FEWEST)
+        while (done := min(map(len, self.draws))) < count:
+            self._pass()
+            if is_over() and done >= least:
+                break
+
+    def _begin(self, chains: np.ndarray) -> None:
+        """Begin transitions of some chains."""
+        momenta = self._rng.standard_normal((len(chains), self._z.shape[1]))
+        self._ends[:, :, chains] = np.stack([self._z[chains], momenta, self._slope[chains]])
+        self._total[chains] = momenta
+        self._energy[chains] = 0.5 * np.square(momenta).sum(1) - self._value[chains]
+        self._log_weight[chains] = 0.0
+        for array in (self._depth, self._steps, self._accepted):
+            array[chains] = 0
+        self._is_finite[chains] = True
+        self._double(chains)
+
+    def _double(self, chains: np.ndarray) -> None:
+        """Begin another half of some chains' trajectories."""
+        forward = self._rng.integers(2, size=len(chains))
+        self._way[chains] = 2 * forward - 1
+        self._at[:, chains] = self._ends[forward, :, chains].swapaxes(0, 1)
+        self._below[chains], self._log_below[chains], self._leaf[chains] = 0.0, -np.inf, 0
+
+    def _pass(self) -> None:
+        """Evaluate one more point of each chain."""
+        z, momentum, slope = self._at
+        step = (self.step * self._way)[:, None]
+        half = momentum + 0.5 * step * slope
+        points, jumping = z + step * half, np.flatnonzero(self._is_jump)
+        if jumping.size:
+            points[jumping] = self._jumps.proposed(len(jumping), self._rng)
+        values, slopes = self._gradient(points)
+        if jumping.size:
+            self._jump(jumping, points, values, slopes)
+        self._at = np.stack([points, half + 0.5 * step * slopes, slopes])
+        own = np.flatnonzero(~self._is_jump)
+        turned, diverged = self._leaves(own, values)
+        whole = own[(self._leaf[own] == 2 ** self._depth[own]) & ~turned & ~diverged]
+        is_over = self._join(whole)
+        over = np.concatenate([own[turned | diverged], whole[is_over]])
+        for chain in over:
+            self._record(chain, chain in own[diverged])
+        self._is_jump[jumping] = False
+        if self._jumps is not None:
+            self._is_jump[over], over = True, jumping
+        self._begin(over)
+        self._double(whole[~is_over])
+
+    def _leaves(self, own: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Add the new points to the halves; tell which of these have turned, or diverged."""
+        momentum, value = self._at[1, own], values[own]
+        with np.errstate(invalid="ignore", over="ignore"):
+            gain = value - 0.5 * np.square(momentum).sum(1) + self._energy[own]
+        diverged = ~(gain > -DIVERGENCE)
+        self._is_finite[own] &= np.isfinite(gain)
+        gain = np.where(diverged, -np.inf, gain)
+        self._accepted[own] += np.exp(np.minimum(gain, 0.0))
+        self._steps[own] += 1
+        self._below[own] += momentum
+        total = np.logaddexp(self._log_below[own], gain)
+        with np.errstate(invalid="ignore"):
+            taken = np.log(self._rng.random(len(own))) < gain - total
+        self._log_below[own] = total
+        at = own[taken]
+        self._chosen[:, at], self._chosen_value[at] = self._at[::2, at], values[at]
+        return self._turns(own, momentum), diverged
+
+    def _turns(self, own: np.ndarray, momentum: np.ndarray) -> np.ndarray:
+        """Tell which halves have made a turn, by the checkpoints at which their parts begin."""
+        leaf, turned = self._leaf[own], np.zeros(len(own), bool)
+        place = np.bitwise_count(leaf >> 1).astype(int)
+        even = leaf % 2 == 0
+        at = own[even]
+        self._momenta[0, place[even], at] = momentum[even]
+        self._momenta[1, place[even], at] = self._below[at]
+        parts = np.bitwise_count(leaf & ~(leaf + 1)).astype(int)  # that end here
+        for back in range(parts.max(initial=0)):
+            some = np.flatnonzero((parts > back) & ~turned)
+            first, before = self._momenta[:, place[some] - back, own[some]]
+            span = self._below[own[some]] - before + first
+            turned[some] = _has_turned(first, momentum[some], span)
+        self._leaf[own] += 1
+        return turned
+
+    def _join(self, chains: np.ndarray) -> np.ndarray:
+        """Join whole halves to the trajectories; tell which of these are over."""
+        forward = (self._way[chains] > 0).astype(int)
+        self._ends[forward, :, chains] = self._at[:, chains].swapaxes(0, 1)
+        self._total[chains] += self._below[chains]
+        gain = self._log_below[chains] - self._log_weight[chains]
+        taken = chains[np.log(self._rng.random(len(chains))) < gain]
+        self._z[taken], self._slope[taken] = self._chosen[:, taken]
+        self._value[taken] = self._chosen_value[taken]
+        self._log_weight[chains] = np.logaddexp(self._log_weight[chains], self._log_below[chains])
+        self._depth[chains] += 1
+        ends = self._ends[:, 1, chains]
+        return _has_turned(ends[0], ends[1], self._total[chains]) | (
+            self._depth[chains] >= MAX_DEPTH
+        )
+
+    def _record(self, chain: int, diverged: bool) -> None:
+        steps = int(self._steps[chain])
+        self.draws[chain].append(
+            Draw(
+                self._z[chain].copy(),
+                float(self._value[chain]),
+                self._slope[chain].copy(),
+                float(self._energy[chain]),
+                float(self._accepted[chain]) / steps,
+                steps,
+                diverged,
+                bool(self._is_finite[chain]),
+            )
+        )
+
+    def _jump(
+        self, chains: np.ndarray, points: np.ndarray, values: np.ndarray, slopes: np.ndarray
+    ) -> None:
+        """Take the jumps of some chains, or leave them."""
+        before = self._jumps.log_density(self._z[chains])
+        gain = values[chains] - self._value[chains] + before
+        with np.errstate(invalid="ignore"):  # of a density of zero it is not taken
+            gain = gain - self._jumps.log_density(points[chains])
+            taken = chains[np.log(self._rng.random(len(chains))) < gain]
+        self._z[taken], self._slope[taken] = points[taken], slopes[taken]
+        self._value[taken] = values[taken]
+        for i in taken:
+            here = {"z": self._z[i].copy(), "value": self._value[i], "gradient": slopes[i]}
+            self.draws[i][-1] = self.draws[i][-1]._replace(**here)
+
+
+def _has_turned(first: np.ndarray, last: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Tell which spans have made a turn, by the momenta at both ends and their sum."""
+    way = total - 0.5 * (first + last)
+    return ((first * way).sum(1) <= 0) | ((last * way).sum(1) <= 0)
