@@ -369,7 +369,7 @@ MISTAKES = {
     ),
     "linear(ppl, column, y)": "counts several times",
     "linear(ppl, y, column)": r"'y' has data of shape \(3, 1\).*y\[:, 0\] for",
-    "package.fit_density('x', 3)": "log_density must be a function of a vector .*got 'x'",
+    "package.fit_density('x', 3)": "log_density must be a function of a vector, .*got 'x'",
     "package.fit_density(len, 2.5)": "dim must be an integer",
     "package.fit_density(lambda theta: theta, 2)": r"must give a scalar .*\(2,\), such as a sum",
     "package.fit_density(lambda theta: None, 2)": "must give a scalar .*got None",
