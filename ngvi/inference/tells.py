@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ngvi._door import Function, check_call, door, written_here
+from ngvi._lock import serialised
 
-__all__ = ["TellsWhatItHas", "door", "door_with_options_of", "signature_of"]
+__all__ = ["TellsWhatItHas", "alone", "door", "door_with_options_of", "signature_of"]
 
 
 class TellsWhatItHas:
@@ -38,6 +39,11 @@ def signature_of(function: Callable, follow: bool) -> inspect.Signature | None:
         return inspect.signature(function, follow_wrapped=follow)
     except (TypeError, ValueError):
         return None
+
+
+def alone(function: Function) -> Function:
+    """Check the call of a method, which waits while another thread is in one of these."""
+    return door(serialised(function))
 
 
 def door_with_options_of(*names: str) -> Callable[[Function], Function]:

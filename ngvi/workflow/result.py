@@ -19,7 +19,7 @@ from ngvi.inference.hooks import GROUPS, NUTS, PREDICTIVE, SAMPLE
 from ngvi.inference.new_groups import Asked, guide_for_groups
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import Fitted
-from ngvi.inference.tells import door, door_with_options_of
+from ngvi.inference.tells import alone, door_with_options_of
 from ngvi.workflow.chains import by_nuts, check_whitened, for_arviz
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.evidence import LogEvidence
@@ -73,6 +73,7 @@ class FitResult(Fitted):
             return None
         return held[drawn.chosen(len(held), count, np.random.default_rng(self._ppl.seed_of(key)))]
 
+    @serialised
     def with_draws(self, draws: str = AUTO) -> Self:
         """Return the same fit with draws by another method.
 
@@ -189,8 +190,7 @@ class FitResult(Fitted):
         asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
         return by_nuts(self, NutsRequest(*asked).checked(), self._ppl.key(self, NUTS, **options))
 
-    @door
-    @serialised
+    @alone
     def whitened_density(self) -> WhitenedDensity:
         """Return the density where the fitted Gaussian is ``N(0, I)``, for other samplers.
 
@@ -222,6 +222,7 @@ class FitResult(Fitted):
         return LogEvidence.of(self)
 
     @door_with_options_of("sample", "_ppl.key")
+    @serialised
     def to_arviz(
         self,
         num_samples: int = 1000,
@@ -260,7 +261,7 @@ class FitResult(Fitted):
         wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
         return for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
 
-    @door
+    @alone
     def summary(
         self, var_names: str | Sequence[str] | None = None, *, prob: float = 0.9
     ) -> pandas.DataFrame:
@@ -279,7 +280,7 @@ class FitResult(Fitted):
         """
         return summary_table(self, var_names, prob)
 
-    @door
+    @alone
     def sites(self, plate: str | None = None) -> Sites:
         """Return the natural gradient of each row's expected log likelihood.
 
@@ -295,7 +296,7 @@ class FitResult(Fitted):
         with of_rows(self, plate, "sites") as (known, units):
             return Sites.of(known.target, known.q, units)
 
-    @door
+    @alone
     def loo(self, plate: str | None = None) -> arviz.ELPDData:
         """Return leave-one-out predictive densities, by subtracting each row's site.
 
@@ -323,7 +324,7 @@ class FitResult(Fitted):
         words = note(found, units)
         return elpd_data(found, units, {"note": words} if words else {})
 
-    @door
+    @alone
     def influence(self, plate: str | None = None) -> Influence:
         """Return how far each row moves the posterior, the most influential first.
 
@@ -335,6 +336,7 @@ class FitResult(Fitted):
         with of_rows(self, plate, "influence") as (known, units):
             return influence(known.target, known.optimum, units, known.latents)
 
+    @serialised
     def update(self, *args: Any, **kwargs: Any) -> Self:
         """Return the posterior with new rows: the old one is their prior.
 
@@ -361,7 +363,7 @@ class FitResult(Fitted):
         ModelCall(self.update, self.model, args, kwargs, "no seed").check()
         return updated(self, args, kwargs)
 
-    @door
+    @alone
     def without(self, rows: Any, plate: str | None = None) -> Self:
         """Return the posterior without some rows, by subtraction and natural-gradient steps.
 

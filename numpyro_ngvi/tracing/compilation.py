@@ -75,13 +75,16 @@ def compiled(
     )
 
     @functools.cache
-    def program(is_short: bool) -> Callable:
+    def program(is_short: bool, keys: str) -> Callable:
         if jax.config.jax_disable_jit:
             return function
         jit = jax.jit
         if num_numbers < MANY:
             jit = _jit_short if is_short else _jit_often
-        return kept(function, PROGRAMS, jit, of) if is_made else jit(function)
+        if is_made:
+            return kept(function, PROGRAMS, jit, of)
+        # A function of its own, as JAX's caches do not know of another kind of keys.
+        return jit(functools.update_wrapper(functools.partial(function), function))
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -91,7 +94,7 @@ def compiled(
             return (function if of is None else inlined(function, PROGRAMS, of))(*args)
         is_small = runs_few and sum(map(np.size, leaves)) < MANY
         with without_collections():
-            return program(runs_once or is_small)(*args)
+            return program(runs_once or is_small, jax.config.jax_default_prng_impl)(*args)
 
     return call
 

@@ -6,7 +6,6 @@ its gradient or its Hessian in it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -109,12 +108,7 @@ def inlined(function: Callable, programs: Programs, of: Hashable) -> Callable:
 
 def key_like() -> jax.ShapeDtypeStruct:
     """Return the shape of a random key, as ``jax.random.key`` makes them now."""
-    return _key_like(settings())
-
-
-@functools.cache
-def _key_like(settings: tuple) -> jax.ShapeDtypeStruct:
-    known = jax.eval_shape(jax.random.key, 0)
+    known = jax.eval_shape(lambda: jax.random.key(0))
     return jax.ShapeDtypeStruct((), known.dtype)
 
 

@@ -121,7 +121,7 @@ def test_a_file_of_anything_else_is_refused_and_kept(ppl, tmp_path):
     old = b"ngvi checkpoint 5\n" + bytes(100)
     for content, words in (
         (b"my thesis", "is damaged, or no result"),
-        (old, "version 0.3.*checkpoint= now keeps the best result.*Choose another name"),
+        (old, "is damaged, or no result"),
     ):
         path.write_bytes(content)
         with pytest.raises(DamagedFileError, match=words):

@@ -27,8 +27,6 @@ from ngvi.inference.verdict.outcome import FoundOptimum, Restart
 from ngvi.inference.verdict.validation import Validation
 
 FORMAT, VERSION = "ngvi.result", 5
-#: The beginning of a checkpoint of version 0.3.
-FIRST = b"ngvi checkpoint "
 #: Fields of a result that JSON holds as they are, and options that a family finds by itself.
 PLAIN = ("verdict", "reason", "seconds")
 DERIVED = "structure", "independent", "shapes", "base_options"
@@ -92,21 +90,13 @@ def read_result(path: str | os.PathLike, library: str) -> Saved:
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise DamagedFileError(f"{name!r} is no regular file.")
     with open(path, "rb") as file:
-        if file.read(len(FIRST)) == FIRST:
-            raise DamagedFileError(
-                f"{name!r} is a checkpoint of version 0.3, which kept a fit's answers bit for bit: "
-                "checkpoint= now keeps the best result so far. Choose another name, or delete the "
-                "file."
-            )
         with files.whole(path, f"is damaged, or no result that was saved by {library}"):
             saved = Saved(*files.unpacked(file), path=name)
             kind, version, other = (saved.meta[key] for key in ("format", "version", "library"))
         other = schema.printable(str(other))
-    if kind != FORMAT:
-        raise ValueError(f"{name!r} is no saved result, but of the kind {kind!r}.")
-    if version != VERSION:
+    if (kind, version) != (FORMAT, VERSION):
         raise ValueError(
-            f"{name!r} is of version {version!r} of the format, and this {library} reads "
+            f"{name!r} is of version {version!r} of {kind!r}, and this {library} reads "
             f"version {VERSION}: use the version of {library} that wrote it, or fit again."
         )
     if other != library:
@@ -149,15 +139,10 @@ class Saved:
                 "trace": Trace(**{k: a.tolist() for k, a in self.under("trace/").items()}),
                 "cost": Cost(**{**meta["cost"], "prices": Prices(**meta["cost"]["prices"])}),
                 "validation": meta["validation"] and Validation(**meta["validation"]),
-                "change": self.change(),
+                "change": meta["change"] and Change(**self.under("change/"), **meta["change"]),
                 "_draws": meta["asked_draws"],
                 "restarts": Table(Restart(*one) for one in meta["restarts"]),
             }
-
-    def change(self) -> Change | None:
-        """Return the change of a result to which rows were added, or left out."""
-        numbers: dict[str, Any] | None = self.meta["change"]
-        return None if numbers is None else Change(**{**self.under("change/"), **numbers})
 
     def optima(self, made: Callable[[dict[str, np.ndarray]], Any]) -> tuple[FoundOptimum, ...]:
         """Return the optima of a result.
