@@ -282,7 +282,9 @@ MISTAKES = {
     "result.to_arviz(groups='posterior')": (
         "FitResult.to_arviz has no argument groups=. It has num_samples=, .*prior=, "
     ),
-    "result.loo(pointwise=True)": r"FitResult.loo has no argument pointwise=. It has plate=\.",
+    "result.loo(pointwise=True)": (
+        r"FitResult.loo has no argument pointwise=. It has plate=, time_limit=, progress_bar=\."
+    ),
     "result.without()": (
         r"FitResult.without\(rows, plate=None\) was called otherwise: missing .* 'rows'"
     ),

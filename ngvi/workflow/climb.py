@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from ngvi.workflow.expected import Expected, points
+from ngvi.workflow.expected import Expected
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target
@@ -28,7 +28,11 @@ def climb(target: Target, q: DenseGaussian, left: float | None = None) -> Steps 
 
 
 def climb_all(
-    target: Target, q: DenseGaussian, weights: np.ndarray, left: float | None = None
+    target: Target,
+    q: DenseGaussian,
+    weights: np.ndarray,
+    left: float | None = None,
+    starts: list[DenseGaussian] | None = None,
 ) -> list[Steps | None]:
     """Take natural-gradient steps, of the Bayesian learning rule, from one Gaussian to several.
 
@@ -40,23 +44,15 @@ def climb_all(
     :param weights: how many times each counts each element, shape ``(U, M)``.
     :param left: gain, in nats, at which the steps end; by default what the expectations are
         accurate to, or what is small.
+    :param starts: Gaussians that the steps begin at, of ``q``'s blocks.
     """
-    each = q.dim if target.predictors is not None else len(points(q.dim)[0])
-    size = max(1, DEFAULTS.numbers_at_once // max(1, weights.shape[1] * each))
-    found: list[Steps | None] = []
-    for start in range(0, len(weights), size):
-        found += _climb(target, q, weights[start : start + size], left)
-    return found
-
-
-def _climb(
-    target: Target, start: DenseGaussian, weights: np.ndarray, left: float | None
-) -> list[Steps | None]:
-    q, (count, tries) = start.repeated(len(weights)), np.zeros((2, len(weights)), int)
-    at = target.under(start.repeated(len(weights)), weights)
+    begin = DenseGaussian.several(starts or [q] * len(weights))
+    start, q = q, DenseGaussian(begin.mean.copy(), begin.factor.copy(), begin.blocks)
+    count, tries = np.zeros((2, len(weights)), int)
+    at = target.under(begin, weights)
     noise = 0.0 if target.predictors is not None else DEFAULTS.left_by_points
     left = max(DEFAULTS.left, noise) if left is None else left
-    bound, gain = at.value + start.entropy(), _left(q, at)
+    bound, gain = at.value + begin.entropy(), _left(begin, at)
     while True:
         is_active = ~(gain <= left) & (count < DEFAULTS.num_steps)
         active = np.flatnonzero(is_active & (tries < DEFAULTS.num_halvings))
@@ -113,7 +109,12 @@ def _left(q: DenseGaussian, at: Expected) -> np.ndarray:
 
 
 def polished(target: Target, q: DenseGaussian) -> DenseGaussian:
-    """Return the optimum that a fit is near: sites are only there the posterior's parts."""
+    """Return the optimum that a fit is near: sites are only there the posterior's parts.
+
+    Expectations by points are less accurate than the fit, which then stays as it is.
+    """
     q = q.with_own_factor()
+    if target.predictors is None:
+        return q
     steps = climb(target, q, DEFAULTS.polish_left)
     return steps.q if steps is not None and steps.left < DEFAULTS.tolerance else q

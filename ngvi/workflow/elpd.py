@@ -9,7 +9,7 @@ import numpy as np
 
 from ngvi.inference.draws.chains import import_arviz
 from ngvi.inference.draws.pareto import USABLE
-from ngvi.workflow.loo import IMPROPER, MASKED, Pointwise
+from ngvi.workflow.loo import IMPROPER, MASKED, SUBTRACTION, WEIGHTS, Pointwise
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.units import Units
 
@@ -71,6 +71,14 @@ def note(found: Pointwise, units: Units) -> str:
         more = ", ..." * (len(improper) > DEFAULTS.num_shown)
         words.append(
             f"without {names}{more} the posterior is improper, or not found: its density is NaN"
+        )
+    unreliable = int(
+        ((found.reliability > USABLE) & np.isin(found.how, (SUBTRACTION, WEIGHTS))).sum()
+    )
+    if unreliable:
+        words.append(
+            f"{unreliable} of {units.count} densities are not reliable (pareto_k > {USABLE}), and "
+            "got no steps of their own: time_limit= (in seconds) gives more"
         )
     for plate, sites in units.shared.items():
         names = ", ".join(map(repr, sites))

@@ -131,7 +131,7 @@ class PointSites:
             value = value + weights[some] @ values
             weighted = np.moveaxis(weights[some, None, None] * jacobian, 0, -1)
             gradient = gradient + weighted.sum(-1)
-            curvature = curvature - weighted @ scores[some]
+            curvature -= weighted @ scores[some]
         return cls(value, gradient, 0.5 * (curvature + np.swapaxes(curvature, 1, 2)))
 
     def total(self, weights: np.ndarray) -> Expected:

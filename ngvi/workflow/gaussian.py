@@ -53,10 +53,11 @@ class DenseGaussian:
         """Return one or some of several."""
         return dataclasses.replace(self, mean=self.mean[index], factor=self.factor[index])
 
-    def repeated(self, count: int) -> DenseGaussian:
-        """Return this many copies."""
-        mean, factor = (np.repeat(x[None], count, 0) for x in (self.mean, self.factor))
-        return DenseGaussian(mean, factor, self.blocks)
+    @classmethod
+    def several(cls, found: list[DenseGaussian]) -> DenseGaussian:
+        """Return Gaussians of the same blocks together."""
+        means, factors = np.stack([q.mean for q in found]), np.stack([q.factor for q in found])
+        return cls(means, factors, found[0].blocks)
 
     @property
     def dim(self) -> int:

@@ -12,9 +12,9 @@ from ngvi.errors import check_count
 from ngvi.inference.report import shown_once
 from ngvi.latents import html
 from ngvi.latents.layout import Site
+from ngvi.workflow.cavities import Cavities, cavity_of
 from ngvi.workflow.expected import PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
-from ngvi.workflow.loo import Cavities, cavity_of
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units

@@ -45,7 +45,7 @@ class WorkflowOptions:
     left: float = 1e-6
     #: Gain, in nats, at which the steps to the optimum of a fit end: two fits then agree.
     polish_left: float = 1e-13
-    #: Accuracy, in nats, of expectations by points.
+    #: Accuracy, in nats, of expectations by points, and of what steps of a unit leave.
     left_by_points: float = 1e-4
     #: The part of a bound, or of a precision, that is rounding.
     rounding: float = 1e-9

@@ -70,7 +70,7 @@ def check_same(
     :raises NotAdditiveError: if they differ at one of a few draws.
     """
     theta = np.random.default_rng(0).standard_normal((DEFAULTS.num_compared, dim))
-    pairs = [(predictors.values(predictors.at(theta)), rows.log_likelihood(theta))]
+    pairs = [(predictors.values(predictors.at(theta)), rows.parts(theta)[0])]
     if prior is not None:
         nothing = np.zeros((len(theta), len(rows.weights)))
         pairs.append((prior.at(theta)[0], rows.weighted(theta, nothing)[0]))

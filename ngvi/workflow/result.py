@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,7 +13,14 @@ import numpy as np
 
 from ngvi._lock import serialised
 from ngvi.errors import check_count
-from ngvi.inference.arguments import AUTO, GAUSSIAN, ModelCall, check_draws, check_predictive
+from ngvi.inference.arguments import (
+    AUTO,
+    GAUSSIAN,
+    ModelCall,
+    check_draws,
+    check_predictive,
+    check_seconds,
+)
 from ngvi.inference.draws import drawn
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.hooks import GROUPS, NUTS, PREDICTIVE, SAMPLE
@@ -21,13 +29,12 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.result import Fitted
 from ngvi.inference.tells import alone, door_with_options_of
 from ngvi.workflow.chains import by_nuts, check_whitened, for_arviz
-from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.evidence import LogEvidence
 from ngvi.workflow.influence import Influence, influence
-from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.rows_result import climbed, of_rows, updated, warn_if_stale
+from ngvi.workflow.loo_steps import Clock
+from ngvi.workflow.rows_result import elpd_of, left_out, of_rows, updated, warn_if_stale
 from ngvi.workflow.sites import Sites
-from ngvi.workflow.streaming import ChangedObjective, fewer
+from ngvi.workflow.streaming import ChangedObjective
 from ngvi.workflow.summary import summary_table
 
 if TYPE_CHECKING:
@@ -297,38 +304,38 @@ class FitResult(Fitted):
             return Sites.of(known.target, known.q, units)
 
     @alone
-    def loo(self, plate: str | None = None) -> arviz.ELPDData:
+    def loo(
+        self,
+        plate: str | None = None,
+        *,
+        time_limit: float | None = None,
+        progress_bar: bool = True,
+    ) -> arviz.ELPDData:
         """Return leave-one-out predictive densities, by subtracting each row's site.
 
-        Before it a few steps lead from what the fit has left to the optimum. Where a row is a large
-        part of the posterior, natural-gradient steps without it follow, and an integral
-        over what the row sees is the predictive density: by quadrature of one or two affine
-        functions, else by importance sampling. ``pareto_k`` says how far to believe each,
-        on the scale of k-hat. The coordinates of ``loo_i`` have how it was made (``how``), the
-        row's ``leverage``, and PSIS-LOO from draws of the same posterior with its k-hat (``psis``,
-        ``psis_k``), which agrees where that k-hat is below 0.7::
+        Rows that see one or two affine functions of the latents get an integral over these. Others
+        get importance weights of 2,000 draws (PSIS-LOO), or draws and steps of their own from k-hat
+        0.7 on, on whose scale ``pareto_k`` says how far to believe each::
 
             arviz.compare({"one": one.loo(), "other": other.loo()})
             result.loo("schools").loo_i  # a whole school at a time
 
-        :param plate: whose elements are left out one at a time, with all their rows; by default
-            those of all plates around the observed sites.
-        :return: ``ELPDData`` of ArviZ, pointwise. ``loo_i.attrs["note"]`` says what a reader should
-            know. Where without a row the posterior is improper its density is NaN. What a mask
-            leaves out is no observation: its density is 0, and no sum counts it.
-        :raises ModuleNotFoundError: without ArviZ.
+        :param plate: whose elements are left out one at a time; by default all around sites.
+        :param time_limit: seconds, after which no more rows get draws or steps of their own. By
+            default they take half of the fit's gradients.
+        :param progress_bar: show a bar after two seconds of steps.
+        :return: ``ELPDData`` of ArviZ, pointwise. Coordinates of ``loo_i`` are ``how``,
+            ``leverage``, ``psis`` and ``psis_k``; ``attrs["note"]`` says what is not reliable. A
+            row without which the posterior is improper has the density NaN, one under a mask 0.
         :raises ValueError: as :meth:`sites`.
         """
-        with of_rows(self, plate, "loo") as (known, units):
-            found = known.leave_out(plate, units)
-        words = note(found, units)
-        return elpd_data(found, units, {"note": words} if words else {})
+        most = math.inf if time_limit is not None else self.cost.total / 2.0
+        clock = Clock.of(check_seconds(time_limit, "time_limit"), most, progress_bar)
+        return elpd_of(self, plate, clock)
 
     @alone
     def influence(self, plate: str | None = None) -> Influence:
         """Return how far each row moves the posterior, the most influential first.
-
-        Outliers and mislabelled rows are among the first. It has ``table()``, a pandas frame.
 
         :param plate: as for :meth:`loo`.
         :raises ValueError: as :meth:`sites`.
@@ -345,9 +352,8 @@ class FitResult(Fitted):
         were when these came, and ``change.drift`` adds up, in nats, half of the variance that
         ``log w`` had each time: what their being Gaussians costs. Where twice as much is more than
         the tolerance the verdict is ``"approximate"``, and it warns: the optimum of all rows may be
-        elsewhere. ``bound`` is then an estimate of all rows' bound, which
-        without the earlier ones nobody knows: ``bound_error`` has these variances in it. It warns
-        of rows that the result has. The fit and its guide stay as they are::
+        elsewhere. ``bound`` is an estimate of all rows' bound, and ``bound_error`` has these
+        variances in it. It warns of rows that the result has. The fit stays as it is::
 
             result = fit(model, X[:1000], y[:1000])
             result = result.update(X[1000:2000], y[1000:2000])
@@ -373,12 +379,7 @@ class FitResult(Fitted):
         :raises ValueError: for rows that are not there, or without which the posterior is improper;
             and as :meth:`sites`.
         """
-        with of_rows(self, plate, "without") as (known, units):
-            numbers = units.numbers(rows)
-            elements = np.flatnonzero(np.isin(units.of_element, numbers))
-            names = ", ".join(units.label(int(row)) for row in numbers[: DEFAULTS.num_shown])
-        new = self._with_fields(change=fewer(self, elements))
-        return climbed(new, self, known.q, f"without({names})")
+        return left_out(self, rows, plate)
 
     @contextlib.contextmanager
     def _at_model(self) -> Iterator[tuple[Problem, Any]]:

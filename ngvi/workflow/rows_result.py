@@ -28,10 +28,19 @@ from ngvi.inference.verdict.validation import height
 from ngvi.latents.layout import Site
 from ngvi.workflow.arviz import ArvizGroups, constant_data
 from ngvi.workflow.climb import climb, polished
+from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.loo import Pointwise, leave_out
+from ngvi.workflow.loo_steps import Clock
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.streaming import account, check_shapes, in_one_step, is_part, next_change
+from ngvi.workflow.streaming import (
+    account,
+    check_shapes,
+    fewer,
+    in_one_step,
+    is_part,
+    next_change,
+)
 from ngvi.workflow.target import Target, depends
 from ngvi.workflow.units import Units, check_rows, make_units
 
@@ -59,11 +68,14 @@ class KnownTarget:
         """The optimum that the posterior is near."""
         return polished(self.target, self.q)
 
-    def leave_out(self, plate: str | None, units: Units) -> Pointwise:
+    def leave_out(self, plate: str | None, units: Units, clock: Clock) -> Pointwise:
         """Return predictive densities of all units, which are a plate's."""
-        if plate not in self.left_out:
-            self.left_out[plate] = leave_out(self.target, self.optimum, units)
-        return self.left_out[plate]
+        if plate in self.left_out:
+            return self.left_out[plate]
+        found = leave_out(self.target, self.optimum, units, clock)
+        if not clock.is_over:  # or a call with more time has more
+            self.left_out[plate] = found
+        return found
 
 
 @contextlib.contextmanager
@@ -116,6 +128,24 @@ def _rows(result: Any, groups: ArvizGroups) -> dict[str, np.ndarray]:
     found = observed | constant_data(result.model, result.args, result.kwargs, groups.observed)
     count = max((len(value) for value in observed.values()), default=0)
     return {k: v for k, v in found.items() if v.ndim and len(v) == count and count}
+
+
+def left_out(result: Any, rows: Any, plate: str | None) -> Any:
+    """Return the result without rows; see ``without``."""
+    with of_rows(result, plate, "without") as (known, units):
+        numbers = units.numbers(rows)
+        elements = np.flatnonzero(np.isin(units.of_element, numbers))
+        names = ", ".join(units.label(int(row)) for row in numbers[: DEFAULTS.num_shown])
+    new = result._with_fields(change=fewer(result, elements))
+    return climbed(new, result, known.q, f"without({names})")
+
+
+def elpd_of(result: Any, plate: str | None, clock: Clock) -> Any:
+    """Return leave-one-out densities of a result for ArviZ; see ``loo``."""
+    with of_rows(result, plate, "loo") as (known, units):
+        found = known.leave_out(plate, units, clock)
+    words = note(found, units)
+    return elpd_data(found, units, {"note": words} if words else {})
 
 
 def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:

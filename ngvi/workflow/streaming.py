@@ -48,7 +48,7 @@ class ChangedObjective(Forwarding):
         self._left_out = rows.weights - self._kept
 
     def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
-        values = self._rows.log_likelihood(theta)
+        values = self._rows.parts(theta)[0]
         if self._prior is not None:
             before = self._change.bound + self._prior.log_prob(theta)
             return before + _weighted(values, self._kept)

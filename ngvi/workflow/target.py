@@ -45,6 +45,10 @@ class RestOfDensity:
         found._exact = q.mean, Expected(value, np.zeros(q.dim), q.precision)
         return found
 
+    def at(self, theta: np.ndarray) -> np.ndarray:
+        """Return values at latent vectors ``(K, d)``, shape ``(K,)``."""
+        return self._log_density(theta)[0]
+
     def under(self, q: DenseGaussian) -> Expected:
         """Return expectations: exact for a Gaussian, by quadrature of terms, or from points."""
         if self._exact is None and not self._is_looked_at:
@@ -127,7 +131,20 @@ class Target:
         """Return log likelihoods at latent vectors ``(K, d)``, shape ``(K, M)``."""
         if self.predictors is not None:
             return self.predictors.values(self.predictors.at(theta))
-        return self.rows.log_likelihood(theta)
+        return self.rows.parts(theta)[0]
+
+    def parts(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log likelihoods at latent vectors ``(K, d)``, and log densities.
+
+        :return: shapes ``(K, M)`` and ``(K,)``.
+        """
+        values, rest = self.rows.parts(theta)
+        rest = rest if self.is_models_prior else self.prior.at(theta)
+        return values, rest + self.counted(values).sum(1)
+
+    def counted(self, values: np.ndarray) -> np.ndarray:
+        """Return log likelihoods as often as each counts; others may be infinite."""
+        return np.where(self.weights > 0, values, 0.0) * self.weights
 
     def sites(self, q: DenseGaussian) -> ElementSites:
         """Return the sites of all elements under a Gaussian."""

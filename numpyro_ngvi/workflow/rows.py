@@ -66,7 +66,9 @@ class ModelRows:
             traced = Traced(partial(self._parts, facts))
             operations, self._held = self._arguments.call(traced.at, like)
             self._programs = _Programs(operations)
-            self._slopes, self._sums = map(self._program, ("slopes", "sums"))
+            self._values, self._slopes, self._sums = map(
+                self._program, ("values", "slopes", "sums")
+            )
         rows = {name: fact for name, fact in facts.items() if fact.is_row}
         self.sites = tuple(fact.site for fact in rows.values())
         self.factors = tuple(k for k, fact in facts.items() if fact.is_observed and k not in rows)
@@ -79,24 +81,23 @@ class ModelRows:
 
     running = staticmethod(contextlib.nullcontext)
 
-    def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
-        return self._summed(theta, np.zeros((len(theta), len(self.weights))), 0.0)[0]
+    def parts(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        some = blocks(theta.astype(self._dtype), self._at_once)
+        return _joined([self._values(part) for part in some], len(theta))
 
-    def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        some = blocks(theta.astype(self._dtype), JACOBIANS_AT_ONCE)
-        slopes, values = _joined([self._slopes(part) for part in some], len(theta))
-        return values, slopes
+    def jacobian(
+        self, theta: np.ndarray, along: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        along = np.eye(theta.shape[1]) if along is None else along
+        some, along = (
+            blocks(theta.astype(self._dtype), JACOBIANS_AT_ONCE),
+            along.astype(self._dtype),
+        )
+        return _joined([self._slopes(part, along) for part in some], len(theta))
 
     def weighted(
         self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        _, values, slopes = self._summed(theta, weights, prior)
-        return values, slopes
-
-    def _summed(
-        self, theta: np.ndarray, weights: np.ndarray, prior: float
-    ) -> tuple[np.ndarray, ...]:
-        """Return the elements, their weighted sums and the gradients of these."""
         arrays = theta.astype(self._dtype), weights.astype(self._dtype)
         parts = (blocks(array, self._at_once) for array in arrays)
         times = self._dtype.type(prior)
@@ -239,37 +240,49 @@ class _Programs:
 
     parts: Operations
 
-    def slopes(self, held: list, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
-        """Return gradients at vectors ``(K, d)``, of shape ``(K, M, d)``, and the elements."""
+    def values(self, held: list, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
+        """Return the elements at vectors ``(K, d)``, and the rest of the log density."""
 
-        def twice(one: jax.Array) -> tuple[jax.Array, jax.Array]:
-            values = _in_a_row(self.parts(held, one, arrays)[0])
-            return values, values
+        def both(one: jax.Array) -> tuple[jax.Array, jax.Array]:
+            parts, rest, *_ = self.parts(held, one, arrays)
+            return _in_a_row(parts), rest
 
-        def by(jacobian: Callable) -> tuple[jax.Array, jax.Array]:
-            return jax.lax.map(jacobian(twice, has_aux=True), theta)
+        return jax.vmap(both)(theta)
 
-        if theta.shape[1] > jax.eval_shape(twice, theta[0])[0].size:
-            return by(jax.jacrev)
+    def slopes(
+        self, held: list, theta: jax.Array, along: jax.Array, arrays: list
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the elements at vectors ``(K, d)``, and slopes along ``(d, C)`` directions."""
+
+        def elements(one: jax.Array) -> jax.Array:
+            return _in_a_row(self.parts(held, one, arrays)[0])
+
+        def forward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
+            values, push = jax.linearize(elements, one)
+            return values, jax.vmap(push, 1, 1)(along)
+
+        def backward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
+            values, pull = jax.vjp(elements, one)
+            return values, jax.vmap(pull)(jnp.eye(len(values), dtype=values.dtype))[0] @ along
+
+        if along.shape[1] > jax.eval_shape(elements, theta[0]).size:
+            return jax.lax.map(backward, theta)
         try:
-            return by(jax.jacfwd)
+            return jax.lax.map(forward, theta)
         except TypeError:  # an operation whose rule is for the way back
-            return by(jax.jacrev)
+            return jax.lax.map(backward, theta)
 
     def sums(
         self, held: list, theta: jax.Array, weights: jax.Array, prior: jax.Array, arrays: list
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the elements, the weighted log density, and its gradient."""
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the weighted log density, and its gradient."""
 
-        def value(one: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def value(one: jax.Array, weights: jax.Array) -> jax.Array:
             parts, rest, *_ = self.parts(held, one, arrays)
-            values = _in_a_row(parts)
             # What does not count may be infinite.
-            return jnp.where(weights != 0, values, 0.0) @ weights + prior * rest, values
+            return jnp.where(weights != 0, _in_a_row(parts), 0.0) @ weights + prior * rest
 
-        both = jax.vmap(jax.value_and_grad(value, has_aux=True))
-        (sums, values), slopes = both(theta, weights)
-        return values, sums, slopes
+        return jax.vmap(jax.value_and_grad(value))(theta, weights)
 
     def counted(self, held: list, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
         """Return how many times each element counts, and where masks let it count."""

@@ -74,20 +74,25 @@ class ModelRows:
             self._replay(replays)
             yield
 
-    def log_likelihood(self, theta: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            some = self._some(self._split(theta))
-            found = [self._density.over_draws(self._elements, one) for one in some]
-        return _numpy(torch.cat(found))
+    def parts(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def both(latents: dict[str, Tensor]) -> dict[str, Tensor]:
+            parts, rest = self._parts(latents)
+            return {"value": _flat(parts, self.sites)[0], "slopes": rest}
 
-    def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._over_draws(both, self._split(theta))
+
+    def jacobian(
+        self, theta: np.ndarray, along: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         latents = self._split(theta)
-        if theta.shape[1] <= len(self.weights):
+        along = np.eye(theta.shape[1]) if along is None else along
+        directions = torch.tensor(along).to(next(iter(latents.values())))
+        if along.shape[1] <= len(self.weights):
             try:
-                return self._over_draws(_forward(self._elements), latents)
+                return self._over_draws(_forward(self._elements, directions), latents)
             except RuntimeError:  # an operation without second derivatives
                 pass
-        return self._over_draws(_backward(self._elements), latents)
+        return self._over_draws(_backward(self._elements, directions), latents)
 
     def weighted(
         self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
@@ -200,8 +205,8 @@ class ModelRows:
         )
 
 
-def _forward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
-    """Return values and slopes at one draw, one latent after another.
+def _forward(function: Callable[[dict[str, Tensor]], Tensor], along: Tensor) -> Callable:
+    """Return values and slopes at one draw, one direction of ``(d, C)`` after another.
 
     Backward twice: torch takes a fifth of a second to import its rules for the way forward.
     """
@@ -212,22 +217,21 @@ def _forward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
         def pulled(weights: Tensor) -> Tensor:
             return torch.cat(list(back(weights)[0].values()), -1)
 
-        like, push, *_ = torch.func.vjp(pulled, torch.zeros_like(value))
-        eye = torch.eye(len(like), dtype=like.dtype, device=like.device)
-        (slopes,) = torch.vmap(push, out_dims=1)(eye)
+        _, push, *_ = torch.func.vjp(pulled, torch.zeros_like(value))
+        (slopes,) = torch.vmap(push, in_dims=1, out_dims=1)(along)
         return {"value": value, "slopes": slopes}
 
     return at
 
 
-def _backward(function: Callable[[dict[str, Tensor]], Tensor]) -> Callable:
+def _backward(function: Callable[[dict[str, Tensor]], Tensor], along: Tensor) -> Callable:
     """Return values and slopes at one draw, one element after another."""
 
     def at(latents: dict[str, Tensor]) -> dict[str, Tensor]:
         value, back, *_ = torch.func.vjp(function, latents)
         eye = torch.eye(len(value), dtype=value.dtype, device=value.device)
         (found,) = torch.vmap(back)(eye)
-        return {"value": value, "slopes": torch.cat(list(found.values()), -1)}
+        return {"value": value, "slopes": torch.cat(list(found.values()), -1) @ along}
 
     return at
 

@@ -29,12 +29,14 @@ class LogisticRows:
 
     running = staticmethod(contextlib.nullcontext)
 
-    def log_likelihood(self, theta):
-        return -np.logaddexp(0.0, -self.sign * (theta @ self.X.T))
+    def parts(self, theta):
+        rest = -0.5 * (theta**2).sum(1) / self.prior_scale**2
+        return -np.logaddexp(0.0, -self.sign * (theta @ self.X.T)), rest
 
-    def jacobian(self, theta):
+    def jacobian(self, theta, along=None):
         slopes = self.sign * expit(-self.sign * (theta @ self.X.T))
-        return self.log_likelihood(theta), slopes[..., None] * self.X
+        X = self.X if along is None else self.X @ along
+        return self.parts(theta)[0], slopes[..., None] * X
 
     def weighted(self, theta, weights, prior=1.0):
         values, slopes = self.jacobian(theta)
