@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
+from ngvi._warn import warn
+from ngvi.guide.sticking_the_landing import is_evaluated
+
 
 class LatentShapes:
     """The unconstrained shapes of a model's latents, checked once for every new kind of arguments.
@@ -13,6 +16,7 @@ class LatentShapes:
     replayed with values of the wrong size, and its error would not say why.
 
     :param trace: of the model, with which the guide was set up.
+    :param plates: sizes of its plates, whole and visited.
     :param args: of that run.
     :param subsampled: whether the guide holds all elements of subsampled plates.
     """
@@ -24,13 +28,18 @@ class LatentShapes:
     #: Return the shapes of a run of the model; empty if these arguments do not suit it.
     found: Callable[[Callable, tuple, dict], dict[str, tuple[int, ...]]]
     calling_elbo: ClassVar[Callable]  #: Return the loss that is being computed, or None.
+    plate_sizes: ClassVar[Callable]  #: Return the sizes of a trace's plates, whole and visited.
 
     #: Most kinds of arguments that are looked at: numbers may differ in every step.
     max_signatures: ClassVar[int] = 20
 
-    def __init__(self, trace: Any, args: tuple, kwargs: dict, subsampled: bool = False) -> None:
+    def __init__(
+        self, trace: Any, plates: dict, args: tuple, kwargs: dict, subsampled: bool = False
+    ) -> None:
         self._subsampled, self._seen = subsampled, {self.signature((args, kwargs))}
         self._expected = self.shapes_of(trace, subsampled)
+        self._plates = plates
+        self._found_plates: dict[str, tuple[int, int]] = {}
 
     def check(self, model: Callable, args: tuple, kwargs: dict) -> None:
         """Run the model for arguments of a new kind.
@@ -54,6 +63,20 @@ class LatentShapes:
                 f"with{had}: make a new NaturalGaussianGuide for these arguments."
             )
         self._seen.add(signature)
+        if is_trained and not is_evaluated():
+            self._warn_of_plates()
+
+    def _warn_of_plates(self) -> None:
+        """Warn of a plate that has all its elements, and had another number of them."""
+        for name, (size, visited) in self._found_plates.items():
+            before, was_visited = self._plates.get(name, (size, visited))
+            if size != before and (size, before) == (visited, was_visited):
+                self._plates = {}  # once is enough
+                warn(
+                    f"Plate '{name}' has {size} rows and had {before}, and each call takes its own "
+                    "for all the data: the posterior is that of a minibatch. Write "
+                    f"plate('{name}', number of all rows, subsample_size=len(x))."
+                )
 
     def require_sites(self, found: Collection[str]) -> None:
         """Refuse a model without a latent of the guide's.

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 from ngvi.errors import check_model
 from ngvi.families.mixture import Mixture
 from ngvi.families.steps import has_parts
+from ngvi.guide.checks import warn_of_rule
 from ngvi.guide.distributions import check_has_gradient, to_distribution
 from ngvi.guide.layout import summary
 from ngvi.guide.robust_init import check_init_scale
-from ngvi.guide.sticking_the_landing import check_sticking_the_landing
+from ngvi.guide.sticking_the_landing import caller_of_type, check_sticking_the_landing
 from ngvi.guide.subsampled_latents import Minibatch
 from ngvi.latents.choice import Choice, Registry
 from ngvi.latents.dynamic_supports import check_no_dynamic_supports
@@ -70,6 +71,7 @@ class NaturalGaussianGuide:
     _normal: ClassVar[Any]  #: The package's ``NaturalNormal``.
     _structured: ClassVar[Any]  #: The package's ``StructuredNormal``.
     _dist: ClassVar[Any]  #: The PPL's distributions.
+    _svi: ClassVar[type]  #: The PPL's ``SVI``.
     _calling_elbo: ClassVar[Any]
     _minibatch_type: ClassVar[type[Minibatch]]
     _called_by_linear_elbo: ClassVar[Any]
@@ -81,6 +83,7 @@ class NaturalGaussianGuide:
     prototype_trace: Any
     _prototype_frames: Any
     _dynamic: list[str]
+    _plates: dict[str, tuple[int, int]]  #: Sizes of the model's plates at first, see ``checks``.
     sites: tuple[Site, ...]
     latent_dim: int
     family: Any
@@ -113,6 +116,8 @@ class NaturalGaussianGuide:
             check(self.family, self.sites)
         if self._has_plates:
             self._minibatch(self._prototype_frames).check(self.family, has_parts(self.family))
+        if (svi := caller_of_type(self._svi)) is not None:
+            warn_of_rule(self, getattr(svi, "_optim_as_given", svi.optim))
 
     def _minibatch(
         self, plates: Mapping[str, Any], kind: type[Minibatch] | None = None

@@ -24,6 +24,14 @@ def check_sticking_the_landing(value: bool | str) -> bool | str:
     return value
 
 
+def is_evaluated() -> bool:
+    """Return whether an ``SVI`` on the call stack evaluates its loss, without a step."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name not in ("evaluate", "evaluate_loss"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
 def caller_of_type(kind: type) -> Any:
     """Return the innermost object of a type with a method on the call stack, or None."""
     frame = sys._getframe(1)

@@ -139,6 +139,11 @@ class LatentShapes(latent_shapes.LatentShapes):
     signature, calling_elbo = staticmethod(_signature), staticmethod(calling_elbo)
 
     @staticmethod
+    def plate_sizes(trace: dict[str, Any]) -> dict[str, tuple[int, int]]:
+        plates = {name: site["args"] for name, site in trace.items() if site["type"] == "plate"}
+        return {name: (size, visited or size) for name, (size, visited) in plates.items()}
+
+    @staticmethod
     def shapes_of(trace: dict[str, Any], subsampled: bool) -> dict[str, tuple]:
         local = subsampled_latents(trace) if subsampled else ()
         return unconstrained_shapes(_latent_sites(trace), local, biject_to)
@@ -150,6 +155,7 @@ class LatentShapes(latent_shapes.LatentShapes):
             with handlers.block():
                 trace = handlers.trace(handlers.seed(model, rng_seed=0)).get_trace(*args, **kwargs)
             shapes.update(self.shapes_of(trace, self._subsampled))
+            self._found_plates = self.plate_sizes(trace)
 
         try:
             jax.eval_shape(run)

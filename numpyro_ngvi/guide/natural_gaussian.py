@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import Transform, biject_to
-from numpyro.infer import TraceEnum_ELBO
+from numpyro.infer import SVI, TraceEnum_ELBO
 from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_median
 
@@ -84,6 +84,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     """
 
     _registry = REGISTRY
+    _svi = SVI
     _init_locs: dict[str, jax.Array]
     #: The findings about the same model that guides of one fit share while they are set up.
     _of_fit: dict | None = None
@@ -130,6 +131,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
             self._explain(error, trace, args, kwargs)
             raise
         try:
+            self._plates = LatentShapes.plate_sizes(self.prototype_trace)
             self._check_latents()
             local = self._take_supports(self._init_locs)
             self._init_locs = full_locs(self._init_locs, self.prototype_trace, local)
@@ -146,7 +148,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         initial = partial(self.family.initial, scale=self._init_scale)
         self._initial_posterior = compiled(initial, runs_once=True)(self._init_latent)
         self._latent_shapes = LatentShapes(
-            self.prototype_trace, args, kwargs, subsampled=self._has_plates
+            self.prototype_trace, self._plates, args, kwargs, subsampled=self._has_plates
         )
         check_svi(self, {self._parameter_name: self._initial_posterior})
 

@@ -24,6 +24,7 @@ import optax
 
 from ngvi.families import direction
 from ngvi.optim.rule import Rule
+from ngvi.optim.snngm import AdaptiveSnngmRule
 from ngvi.optim.with_conjugate import WithConjugate, with_conjugate
 from numpyro_ngvi.families.coordinates import (
     families_in,
@@ -57,9 +58,11 @@ class JointTransformation(optax.GradientTransformation):
     """An optax transformation of natural parameters.
 
     :ivar curvature: the ``curvature`` of ``NaturalELBO`` that it is for, if it is for one.
+    :ivar wanders: whether latents of subsampled plates make spreads of the others wander.
     """
 
     curvature: str | None
+    wanders: bool
 
 
 def joint(
@@ -78,6 +81,7 @@ def joint(
     own = _Joint(with_conjugate(rule), other, adapts, name)
     transformation = JointTransformation(own.init, own.update)
     transformation.curvature = curvature
+    transformation.wanders = isinstance(rule, AdaptiveSnngmRule)
     return transformation
 
 

@@ -166,6 +166,11 @@ class LatentShapes(latent_shapes.LatentShapes):
     signature, calling_elbo = staticmethod(signature), staticmethod(calling_elbo)
 
     @staticmethod
+    def plate_sizes(trace: poutine.Trace) -> dict[str, tuple[int, int]]:
+        frames = [frame for _, site in _sample_sites(trace) for frame in site["cond_indep_stack"]]
+        return {frame.name: (frame.full_size or frame.size, frame.size) for frame in frames}
+
+    @staticmethod
     def shapes_of(trace: poutine.Trace, subsampled: bool) -> dict[str, tuple]:
         local = subsampled_latents(trace) if subsampled else ()
         return unconstrained_shapes(_latent_sites(trace), local, biject_to)
@@ -177,7 +182,9 @@ class LatentShapes(latent_shapes.LatentShapes):
 
     def found(self, model: Callable, args: tuple, kwargs: dict) -> dict[str, tuple]:
         try:
-            return self.shapes_of(quiet_trace(model, args, kwargs), self._subsampled)
+            trace = quiet_trace(model, args, kwargs)
+            self._found_plates = self.plate_sizes(trace)
+            return self.shapes_of(trace, self._subsampled)
         except Exception:  # noqa: BLE001
             # The guide may be called with arguments that the model cannot run with (none
             # at all, say); the check exists to explain a failure, not to cause one.

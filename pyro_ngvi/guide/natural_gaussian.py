@@ -74,6 +74,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     """
 
     _registry: ClassVar[Any] = REGISTRY
+    _svi = pyro.infer.SVI
     _normal, _structured, _minibatch_type = NaturalNormal, StructuredNormal, Minibatch
     _dist: ClassVar[Any] = dist
     _calling_elbo = staticmethod(calling_elbo)
@@ -131,13 +132,14 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
             self.prototype_trace = None  # a guide that failed to set up is not set up
             raise
         self._latent_shapes = LatentShapes(
-            self.prototype_trace, args, kwargs, subsampled=self._has_plates
+            self.prototype_trace, self._plates, args, kwargs, subsampled=self._has_plates
         )
         scale = self._init_scale(loc, args, kwargs)
         self.posterior = PosteriorParameters(self.family.initial(loc, scale))
 
     def _check_trace(self, trace: poutine.Trace) -> None:
         check_sites(trace)
+        self._plates = LatentShapes.plate_sizes(trace)
         if not self._has_plates:
             check_no_local_latents(subsampled_latents(trace), self._no_local_latents)
 

@@ -36,3 +36,9 @@ class Snngm(JointOptim):
     """
 
     torch_optimizer = SnngmOptimizer
+
+    @property
+    def wanders(self) -> bool:
+        """True if latents of subsampled plates make spreads of the others wander."""
+        options: Any = self.pt_optim_args
+        return not callable(options) and options.get("lr", "auto") == "auto"
