@@ -23,9 +23,8 @@ def warn_of_rule(guide: Any, optim: Any) -> None:
     is_part = any(size != visited for size, visited in guide._plates.values())
     if guide._has_plates and is_part and getattr(optim, "wanders", False):
         warn(
-            "Snngm() wanders where latents are in a subsampled plate: spreads of the others were a "
-            "third too small after 6,000 steps, and a fifth too large after 20,000. Write BLR() "
-            "with NaturalELBO()."
+            "Snngm() does not settle where latents are in a subsampled plate: spreads of the other "
+            "latents go on rising and falling. Write BLR() with NaturalELBO()."
         )
     is_dense = guide._requested_family is None and guide.family.couples() == "all"
     if is_part and is_dense and is_network(guide):

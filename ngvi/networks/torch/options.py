@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor
@@ -85,6 +85,20 @@ def own_groups(groups: Iterable[Any], options: Iterable[str], rule: str) -> list
             "its own state_dict alone."
         )
     return found
+
+
+class Options(TypedDict, total=False):
+    """Arguments of a :class:`GroupedOptimizer`, for a rule that has one of its own besides."""
+
+    ess: float | None
+    weight_decay: float
+    beta1: float
+    beta2: float | None
+    hess_init: float | Mapping[Tensor, Tensor]
+    clip_radius: float
+    debias: bool
+    rescale_lr: bool
+    sync: bool
 
 
 class GroupedOptimizer(torch.optim.Optimizer):

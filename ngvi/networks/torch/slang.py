@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from ngvi.families.steps import covariance_times
 from ngvi.linalg.definite import Definite
 from ngvi.linalg.low_rank import LowRank
 from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
-from ngvi.networks.torch.options import GroupedOptimizer
+from ngvi.networks.torch.options import GroupedOptimizer, Options
 from ngvi.networks.torch.vectors import TrainedWeights
 from ngvi.networks.torch.vogn import VOGN
 
@@ -102,7 +102,7 @@ class SLANG(VOGN):
         lr: float = 0.1,
         *,
         rank: int = SLANG_DEFAULTS["rank"],
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         self._own = {"rank": rank}
         super().__init__(params, lr, **options)
