@@ -109,8 +109,7 @@ def inference_data(
     """
     arviz = import_arviz()
     found = groups.of_arviz()
-    all_dims = plate_dims(sites, groups) | {k: list(v) for k, v in (dims or {}).items()}
-    _check_names(found, all_dims, dims or {}, coords or {})
+    all_dims = axis_names(sites, groups, coords or {}, dims or {})
     options = {"dims": all_dims, "coords": {k: list(v) for k, v in (coords or {}).items()}}
     if arviz.__version__.startswith("0."):  # ArviZ 1 still has names that it warns of
         data = arviz.from_dict(**found, **options)
@@ -120,13 +119,21 @@ def inference_data(
     return data
 
 
-def plate_dims(sites: Iterable[Site], groups: ArvizGroups) -> dict[str, list[str]]:
+def axis_names(
+    sites: Iterable[Site],
+    groups: ArvizGroups,
+    coords: Mapping[str, Sequence],
+    dims: Mapping[str, Sequence[str]],
+) -> dict[str, list[str]]:
     """Return names of the axes of variables in plates: a plate's axis is called like the plate.
 
     An array among the model's arguments whose first axis is as long as exactly one plate is taken
     for one of that plate's.
 
     :param sites: latent ones, whose plates are known.
+    :param coords: labels by dimension, from the user.
+    :param dims: the names of a variable's axes, from the user.
+    :raises ValueError: for names or labels that fit no variable.
     """
     shapes = {name: value.shape[1:] for name, value in groups.posterior.items()}
     plates = {site.name: site.plates for site in sites}
@@ -139,14 +146,16 @@ def plate_dims(sites: Iterable[Site], groups: ArvizGroups) -> dict[str, list[str
         alike = sizes.get(value.shape[0], set()) if value.ndim else set()
         shapes[name] = value.shape
         plates[name] = tuple(Plate(one, len(value), 0) for one in alike if len(alike) == 1)
-    dims = {}
+    found = {}
     for name, shape in shapes.items():
         # A variable may not be called like an axis that it does not have.
         around = {p.axis: p.name for p in plates.get(name, ()) if p.name not in shapes}
         if around:
             axes = range(len(shape))
-            dims[name] = [around.get(axis, f"{name}_dim_{axis}") for axis in axes]
-    return dims
+            found[name] = [around.get(axis, f"{name}_dim_{axis}") for axis in axes]
+    found |= {name: list(own) for name, own in dims.items()}
+    _check_names(groups.of_arviz(), found, dims, coords)
+    return found
 
 
 def _check_names(

@@ -10,6 +10,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ngvi.errors import check_flag
+from ngvi.inference.arguments import check_seconds
 from ngvi.workflow.climb import Steps, climb_all
 from ngvi.workflow.expected import points
 from ngvi.workflow.gaussian import DenseGaussian
@@ -30,9 +31,10 @@ class Clock(NamedTuple):
     progress_bar: bool = False
 
     @classmethod
-    def of(cls, seconds: float, gradients: float, progress_bar: bool) -> Clock:
+    def of(cls, time_limit: float | None, gradients: float, progress_bar: bool) -> Clock:
         """Start a clock."""
         check_flag(progress_bar, "progress_bar")
+        seconds = check_seconds(time_limit, "time_limit")
         return cls(time.perf_counter() + seconds, gradients, progress_bar)
 
     @property

@@ -13,14 +13,7 @@ import numpy as np
 
 from ngvi._lock import serialised
 from ngvi.errors import check_count
-from ngvi.inference.arguments import (
-    AUTO,
-    GAUSSIAN,
-    ModelCall,
-    check_draws,
-    check_predictive,
-    check_seconds,
-)
+from ngvi.inference.arguments import AUTO, GAUSSIAN, ModelCall, check_draws, check_predictive
 from ngvi.inference.draws import drawn
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.hooks import GROUPS, NUTS, PREDICTIVE, SAMPLE
@@ -98,9 +91,8 @@ class FitResult(Fitted):
     ) -> dict[str, Any]:
         """Draw from the posterior predictive distribution.
 
-        The latents are draws as of :meth:`sample`.
-
-        Of groups that the fit has not seen the latents come from the prior given the others::
+        The latents are draws as of :meth:`sample`; of groups that the fit has not seen they come
+        from the prior given the others::
 
             result.predictive(child=0, n=1, new_groups="children")  # whoever comes next
             result.predictive(child=50, n=51, new_groups={"children": [50]})  # beside the fit's 50
@@ -133,9 +125,8 @@ class FitResult(Fitted):
         """Draw latents of groups that the fit has not seen, from their own data.
 
         The globals are those of the fit, which learn nothing from these groups, and locals have the
-        Gaussian at their mode given globals and data: no parameters have to be fitted. The draws
-        are posterior samples for the PPL's ``Predictive``. With a model of 17 drivers, and data of
-        another::
+        Gaussian at their mode given globals and data. The draws are posterior samples for the
+        PPL's ``Predictive``. With a model of 17 drivers, and data of another::
 
             draws = result.sample_groups(index_0, days, reaction)
 
@@ -169,14 +160,14 @@ class FitResult(Fitted):
     ) -> NutsResult:
         """Go on with NUTS, in the coordinates of the fitted Gaussian, until draws are accurate.
 
-        For a posterior that is no Gaussian. There the Gaussian is ``N(0, I)``, locals stand by
-        their modes where the fit has them so, and chains begin at draws that importance weights
-        have corrected, at each optimum as many as its evidence earns. Between several optima they
-        jump, by draws of their Gaussians that a Metropolis-Hastings step takes or refuses, with up
-        to 1,000 latents and a gradient more for each transition. A pass evaluates a point of each
-        chain, so that many chains cost little more than a few. Where the Gaussian is good, ten
-        transitions are all the warm-up, and an effective draw costs a few gradients. Parameters of
-        the model's own stay as fitted, and enumerated latents are summed out::
+        There the Gaussian is ``N(0, I)``, locals stand by their modes where the fit has them so,
+        and chains begin at draws that importance weights have corrected, at each optimum as many as
+        its evidence earns. Between several optima they jump, by draws of their Gaussians that a
+        Metropolis-Hastings step takes or refuses, with up to 1,000 latents and a gradient more for
+        each transition. A pass evaluates a point of each chain, so that many chains cost little
+        more than a few. Where the Gaussian is good, ten transitions are all the warm-up, and an
+        effective draw costs a few gradients. Parameters of the model's own stay as fitted, and
+        enumerated latents are summed out::
 
             nuts = result.nuts()
             print(nuts)
@@ -270,7 +261,12 @@ class FitResult(Fitted):
 
     @alone
     def summary(
-        self, var_names: str | Sequence[str] | None = None, *, prob: float = 0.9
+        self,
+        var_names: str | Sequence[str] | None = None,
+        *,
+        prob: float = 0.9,
+        coords: Mapping[str, Sequence] | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
     ) -> pandas.DataFrame:
         """Return a table of all latent sites, one number a row, and whether to believe it.
 
@@ -278,14 +274,16 @@ class FitResult(Fitted):
 
         :param var_names: of the sites, all by default.
         :param prob: between the two ends of the interval, whose tails are equal.
+        :param coords: labels of the elements, by the name of the axis, as of :meth:`to_arviz`.
+        :param dims: names of all axes, by the name of the site.
         :return: a ``pandas.DataFrame`` with the columns ``mean``, ``sd``, the ends of the interval
             (``5%`` and ``95%``), and two upper 95 % limits: ``mean_error`` (of the mean, in sd) and
             ``sd_error`` (of the sd, as a part of it). Both are at most 0.1 where draws are
             accurate, and NaN where nothing is known; ``attrs["note"]`` says what is wrong.
-        :raises ValueError: for names that are not latent sites.
+        :raises ValueError: for names that are not latent sites, and labels that fit no axis.
         :raises ModuleNotFoundError: without pandas.
         """
-        return summary_table(self, var_names, prob)
+        return summary_table(self, var_names, prob, coords or {}, dims or {})
 
     @alone
     def sites(self, plate: str | None = None) -> Sites:
@@ -330,7 +328,7 @@ class FitResult(Fitted):
         :raises ValueError: as :meth:`sites`.
         """
         most = math.inf if time_limit is not None else self.cost.total / 2.0
-        clock = Clock.of(check_seconds(time_limit, "time_limit"), most, progress_bar)
+        clock = Clock.of(time_limit, most, progress_bar)
         return elpd_of(self, plate, clock)
 
     @alone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,17 @@ import numpy as np
 from ngvi.errors import is_number
 from ngvi.inference.draws.accuracy import flat, labels_of
 from ngvi.inference.draws.drawn import numbers
+from ngvi.workflow.arviz import ArvizGroups, axis_names
 from ngvi.workflow.options import DEFAULTS
 
 
-def summary_table(result: Any, var_names: str | Sequence[str] | None, prob: float) -> Any:
+def summary_table(
+    result: Any,
+    var_names: str | Sequence[str] | None,
+    prob: float,
+    coords: Mapping[str, Sequence],
+    dims: Mapping[str, Sequence[str]],
+) -> Any:
     """Return the table of ``summary``."""
     import pandas
 
@@ -25,6 +32,7 @@ def summary_table(result: Any, var_names: str | Sequence[str] | None, prob: floa
             shape = DEFAULTS.num_draws, problem.space.noise_dim
             latents, _ = problem.space.draw(state, np.random.default_rng(0).standard_normal(shape))
         values = numbers(result, latents)
+    axes = axis_names(result._gaussian().sites, ArvizGroups(values, {}), coords, dims)
     values = {name: values[name] for name in _names(var_names, values)}
     columns = flat(values)
     low, high = 50 * (1 - prob), 50 * (1 + prob)
@@ -41,6 +49,8 @@ def summary_table(result: Any, var_names: str | Sequence[str] | None, prob: floa
     found[["mean_error", "sd_error"]] = [limits.get(name, none) for name in found.index]
     if accuracy.fault:
         found.attrs["note"] = accuracy.fault
+    labels = {name: [coords.get(axis) for axis in own] for name, own in axes.items()}
+    found.index = labels_of(values, 1, labels)
     return found
 
 

@@ -126,8 +126,17 @@ def test_the_summary_says_how_far_off_its_numbers_may_be(ppl):
 @SLOW_IN_NUMPYRO
 def test_a_summary_is_of_sites_in_their_own_space(ppl):
     pytest.importorskip("pandas")
-    table = hierarchy(ppl).summary(["weights", "sigma"])
+    fitted = hierarchy(ppl)
+    table = fitted.summary(["weights", "sigma"])
     assert list(table.index) == ["weights[0]", "weights[1]", "weights[2]", "sigma"]
+    labels = {"coords": {"groups": NAMES, "x": [5, 6, 7]}, "dims": {"weights": ["x"]}}
+    named = fitted.summary(["effect", "weights"], **labels)
+    assert list(named.index) == [f"effect[{i}]" for i in NAMES] + [
+        f"weights[{i}]" for i in (5, 6, 7)
+    ]
+    np.testing.assert_array_equal(named[4:], table[:3])
+    with pytest.raises(ValueError, match="coords= has 3 labels of 'groups'; the axes"):
+        fitted.summary(coords={"groups": NAMES[1:]})
     assert table["mean"][:3].sum() == pytest.approx(1.0)
     assert table.loc["sigma", "5%"] > 0
 

@@ -11,6 +11,8 @@ weights may carry a variance. Of chains the noise is all there is, if they agree
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -195,13 +197,23 @@ def flat(values: dict[str, np.ndarray], num_axes: int = 1) -> np.ndarray:
     return np.concatenate(parts, num_axes, dtype=float)
 
 
-def labels_of(values: dict[str, np.ndarray], num_axes: int = 1) -> list[str]:
-    """Return a name for each number of each site, such as ``"beta[2]"``, in order."""
-    return [
-        name + (f"[{','.join(map(str, at))}]" if at else "")
-        for name, value in values.items()
-        for at in np.ndindex(value.shape[num_axes:])
-    ]
+def labels_of(
+    values: dict[str, np.ndarray],
+    num_axes: int = 1,
+    labels: Mapping[str, Sequence[Sequence | None]] | None = None,
+) -> list[str]:
+    """Return a name for each number of each site, such as ``"beta[2]"``, in order.
+
+    :param labels: of the elements, by site and axis; None where they are counted.
+    """
+    found = []
+    for name, value in values.items():
+        shape = value.shape[num_axes:]
+        own = (labels or {}).get(name, [None] * len(shape))
+        axes = [range(n) if some is None else some for n, some in zip(shape, own, strict=True)]
+        for at in itertools.product(*axes):
+            found.append(name + (f"[{','.join(map(str, at))}]" if at else ""))
+    return found
 
 
 def numbers(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:
