@@ -206,5 +206,5 @@ def test_no_argument_of_fit_is_lost(ppl):
     fit = inspect.signature(ppl.package.fit).parameters.values()
     given = {one.name: one.default for one in fit if one.kind is one.KEYWORD_ONLY}
     own = FitArguments(**given)  # which refuses one that it has not, and misses none
-    assert len(given) <= 18
+    assert len(given.keys() - {"rng_key"}) <= 18  # NumPyro has a key beside them
     assert (own.share, own.time_limit, own.options) == (1.0, math.inf, FitOptions())
