@@ -321,7 +321,7 @@ def check_broadcast(name: str, value: tuple[int, ...], of: tuple[int, ...], even
     are_many = math.prod(value) > 1
     words = f"Observed site '{name}' has data of shape {value} and a distribution of shape {of}: "
     words += f"broadcast to {both}, each datum counts several times. "
-    is_column = are_many and len(value) == 1 and of[-2:] == 2 * value  # of X, and not of y
+    is_column = are_many and not event_dim and len(value) == 1 and of[-2:] == 2 * value
     if both not in (value, of) or is_column or (are_many and is_event_expanded):
         raise ValueError(f"{words}Reshape one of them, such as y[:, 0] for a column.")
     if (are_many and both != value) or is_event_expanded:

@@ -73,6 +73,8 @@ def check_observed(name: str, site: Mapping[str, Any], is_array: bool, way_out: 
     :raises TypeError: naming the site.
     :raises ValueError: for a shape, likewise.
     """
+    if site["infer"].get("_deterministic"):  # in Pyro, whose plate expands what it holds
+        return
     value, fn = site["value"], site["fn"]
     if not is_array:
         raise TypeError(f"Observed site '{name}' has a {type(value).__name__}, and {way_out}.")

@@ -60,8 +60,10 @@ class Change:
 
         :raises ValueError: for other shapes, or a Gaussian without a density.
         """
-        shapes = [np.shape(one) for one in (self.mean, self.factor)]
-        is_prior = shapes == [(dim,), (dim, dim)] and np.isfinite(np.linalg.slogdet(self.factor)[1])
+        is_prior = False
+        if self.mean is not None and self.factor is not None:
+            has_shapes = (self.mean.shape, self.factor.shape) == ((dim,), (dim, dim))
+            is_prior = has_shapes and bool(np.isfinite(np.linalg.slogdet(self.factor)[1]))
         is_right = self.left_out.dtype.kind in "iu" and np.all(self.left_out >= 0)
         if not (is_right and self.left_out.ndim == 1 and (is_prior or self.mean is self.factor)):
             raise ValueError("rows that were added or left out are none of this result's")

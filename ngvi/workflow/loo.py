@@ -94,12 +94,12 @@ def _single(
     full = PredictorCovariance.of(list(sites.spreads), np)
     lpd = predictors.log_mean(sites.means, full.factor)
     elpd = np.where(is_known, elpd, np.nan)
-    psis = np.full((2, units.count), np.nan)
+    psis, psis_k = np.full((2, units.count), np.nan)
     if (count := num_draws(target)) == DEFAULTS.num_joint:  # or they would take too much memory
         values = target.log_likelihood(q.sample(noise(q.dim, count, 0)))
-        psis = psis_of(units.sums(values), -units.sums(target.counted(values)))
+        psis, psis_k = psis_of(units.sums(values), -units.sums(target.counted(values)))
     by_unit = [one[order] for one in (elpd, lpd, reliability, leverage, how)]
-    return Pointwise(*by_unit, *psis)  # type: ignore[call-arg]
+    return Pointwise(*by_unit, psis, psis_k)  # type: ignore[call-arg]
 
 
 def _to_refit(is_proper: np.ndarray, leverage: np.ndarray, shift: np.ndarray) -> np.ndarray:

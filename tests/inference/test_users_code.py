@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import special
@@ -99,7 +101,9 @@ def test_improper_priors_have_a_structure_and_a_predictive_distribution(ppl):
             ppl.sample("y", ppl.dist.Normal(x, 0.5), obs=y)
 
     y = np.array([1.0, 3.0, -1.0])
-    result = ppl.fit(model, ppl.array(y), family="sparse_precision", effort="quick")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = ppl.fit(model, ppl.array(y), family="sparse_precision", effort="quick")
     assert result.converged
     mean = ppl.numpy(result.family.mean)
     np.testing.assert_allclose(mean[0], y.mean(), atol=1e-4)

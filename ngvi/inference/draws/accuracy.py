@@ -130,7 +130,7 @@ class Accuracy:
         errors = np.maximum(np.maximum(off, tails[0]), noise)
         both = np.stack([errors, off + tails[CAUTION] + TWO_SIDED * noise])
         both = np.where(variance == 0, 0.0, both)  # a constant has no errors
-        return cls(tuple(labels_of(values)), *both, fault)
+        return cls(tuple(labels_of(values)), both[0], both[1], fault)
 
     @classmethod
     def of_chains(

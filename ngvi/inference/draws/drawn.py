@@ -118,17 +118,19 @@ class Diagnostics(TellsWhatItHas):
     @property
     def pareto_k(self) -> float | None:
         """K-hat, the shape of the weights' tail: a detail, of which nothing hangs."""
-        return self._weighed and self._weighed.pareto_k
+        return None if self._weighed is None else self._weighed.pareto_k
 
     @property
     def pareto_k_error(self) -> float | None:
         """The standard error of :attr:`pareto_k`."""
-        return self._weighed and error_of_k(self._weighed.pareto_k, tail_size(self.num_draws))
+        if self._weighed is None:
+            return None
+        return error_of_k(self._weighed.pareto_k, tail_size(self.num_draws))
 
     @property
     def effective_sample_size(self) -> float | None:
         """``1 / sum(w^2)`` of the smoothed normalised weights."""
-        return self._weighed and self._weighed.effective
+        return None if self._weighed is None else self._weighed.effective
 
     @property
     def bound(self) -> float | None:
@@ -148,7 +150,7 @@ class Diagnostics(TellsWhatItHas):
 
         It is an estimate of the log evidence where k-hat is below 0.7.
         """
-        return self._weighed and self._weighed.evidence
+        return None if self._weighed is None else self._weighed.evidence
 
     @property
     def importance_weighted_bound_error(self) -> float | None:

@@ -87,7 +87,7 @@ def whole(path: str | os.PathLike, words: str, *passed: type[Exception]) -> Iter
     """
     try:
         yield
-    except (DamagedFileError, MemoryError, *passed):
+    except (DamagedFileError, MemoryError, *passed):  # type: ignore[misc]
         raise
     except Exception as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)

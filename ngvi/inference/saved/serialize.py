@@ -139,7 +139,7 @@ class Saved:
                 "trace": Trace(**{k: a.tolist() for k, a in self.under("trace/").items()}),
                 "cost": Cost(**{**meta["cost"], "prices": Prices(**meta["cost"]["prices"])}),
                 "validation": meta["validation"] and Validation(**meta["validation"]),
-                "change": meta["change"] and Change(**self.under("change/"), **meta["change"]),
+                "change": meta["change"] and Change(**{**self.under("change/"), **meta["change"]}),
                 "_draws": meta["asked_draws"],
                 "restarts": Table(Restart(*one) for one in meta["restarts"]),
             }
