@@ -259,8 +259,8 @@ class SVI(numpyro.infer.SVI):
 @remembered
 def _handlers() -> Callable[[], None]:
     """Handlers as they are now, to be so again after a call that is ended on its way."""
-    depth = len(primitives._PYRO_STACK)
-    return lambda: primitives._PYRO_STACK.__delitem__(slice(depth, None))
+    stack = list(primitives._PYRO_STACK)
+    return lambda: primitives._PYRO_STACK.__setitem__(slice(None), stack)
 
 
 class _Constant:

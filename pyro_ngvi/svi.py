@@ -79,11 +79,11 @@ def _handlers_and_checks() -> Callable[[], None]:
     if os.getpid() not in _processes:
         _processes.add(os.getpid())
         torch.set_num_threads(1)
-    depth, checks = len(runtime._PYRO_STACK), {name: pyro.settings.get(name) for name in CHECKS}
+    stack, checks = list(runtime._PYRO_STACK), {name: pyro.settings.get(name) for name in CHECKS}
     plates = list(runtime._DIM_ALLOCATOR._stack)
 
     def restore() -> None:
-        del runtime._PYRO_STACK[depth:]
+        runtime._PYRO_STACK[:] = stack
         runtime._DIM_ALLOCATOR._stack[:] = plates
         pyro.settings.set(**checks)
 

@@ -31,6 +31,7 @@ class Seen:
         in words.
     :ivar beyond: what was found of indices beyond the end of an array, or nothing.
     :ivar unrepeatable: where another run for the same latents differs from this one, in words.
+    :ivar state: what the model keeps from one run to the next, by the site's name, or nothing.
     :ivar unknown: which handler around the model has a value for what is no site, by that name.
     :ivar has_loops: whether the model runs a loop, which takes long to differentiate.
     """
@@ -42,6 +43,7 @@ class Seen:
     odd: dict[str, str] = field(default_factory=dict)
     beyond: str = ""
     unrepeatable: str = ""
+    state: str = ""
     unknown: dict[str, str] = field(default_factory=dict)
     has_loops: bool = False
 
@@ -78,6 +80,12 @@ def check_seen(
             raise TypeError(f"The name of a sample site must be a string, got {name!r}.")
     if seen.latents and not seen.data and not allow_prior:
         raise ValueError(_nothing_observed(seen, model, args, kwargs))
+    if seen.state:
+        raise ValueError(
+            f"The model keeps a state, '{seen.state}', from one run to the next, and is another "
+            "one at each call. SVI with BLR() or Snngm() carries it; for fit leave mutable= out, "
+            "and take a layer without statistics of batches, such as LayerNorm."
+        )
     if seen.unrepeatable:
         raise ValueError(
             f"The model is another one at each call, {seen.unrepeatable}, for the same latents: it "

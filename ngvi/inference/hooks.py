@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ngvi.inference.around import Around
 from ngvi.inference.draws.nuts import WhitenedDensity
 from ngvi.inference.first_look import Seen
 from ngvi.inference.problem import Problem
@@ -27,6 +28,7 @@ class Hooks:
     library: ClassVar[str]
     #: Keywords of the methods that draw, which :meth:`key` takes.
     key_options: ClassVar[tuple[str, ...]] = ()
+    around: ClassVar[Around]  #: The handlers around a call.
 
     def begin(self, result: Any) -> None:
         """Keep what the PPL needs beside the parameters, for a new result."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ngvi._door import Function, check_call, door, written_here
 from ngvi._lock import serialised
 
-__all__ = ["TellsWhatItHas", "alone", "door", "door_with_options_of", "signature_of"]
+__all__ = ["TellsWhatItHas", "alone", "door", "door_with_options_of", "signature_of", "unhandled"]
 
 
 class TellsWhatItHas:
@@ -42,8 +42,19 @@ def signature_of(function: Callable, follow: bool) -> inspect.Signature | None:
 
 
 def alone(function: Function) -> Function:
-    """Check the call of a method, which waits while another thread is in one of these."""
-    return door(serialised(function))
+    """Check the call of a result's method, which waits as in :func:`unhandled`."""
+    return door(unhandled(function))
+
+
+def unhandled(function: Function) -> Function:
+    """Run a result's method while no other thread is in one, and no handler is around it."""
+
+    @functools.wraps(function)
+    def apart(result: Any, *args: Any, **kwargs: Any) -> Any:
+        with result._ppl.around.left_out(function.__name__):
+            return function(result, *args, **kwargs)
+
+    return serialised(apart)  # type: ignore[return-value]
 
 
 def door_with_options_of(*names: str) -> Callable[[Function], Function]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from ngvi._lock import serialised
 from ngvi.errors import check_count
 from ngvi.inference.arguments import AUTO, GAUSSIAN, ModelCall, check_draws, check_predictive
 from ngvi.inference.draws import drawn
@@ -20,7 +19,7 @@ from ngvi.inference.hooks import GROUPS, NUTS, PREDICTIVE, SAMPLE
 from ngvi.inference.new_groups import Asked, guide_for_groups
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import Fitted
-from ngvi.inference.tells import alone, door_with_options_of
+from ngvi.inference.tells import alone, door_with_options_of, unhandled
 from ngvi.workflow.chains import by_nuts, check_whitened, for_arviz
 from ngvi.workflow.evidence import LogEvidence
 from ngvi.workflow.influence import Influence, influence
@@ -48,7 +47,7 @@ class FitResult(Fitted):
     _draws: str = AUTO
 
     @door_with_options_of("_ppl.key")
-    @serialised
+    @unhandled
     def sample(self, num_samples: int = 1000, **options: Any) -> dict[str, Any]:
         """Draw every latent site, constrained.
 
@@ -73,7 +72,7 @@ class FitResult(Fitted):
             return None
         return held[drawn.chosen(len(held), count, np.random.default_rng(self._ppl.seed_of(key)))]
 
-    @serialised
+    @unhandled
     def with_draws(self, draws: str = AUTO) -> Self:
         """Return the same fit with draws by another method.
 
@@ -85,7 +84,7 @@ class FitResult(Fitted):
         _ = new.diagnostics
         return new
 
-    @serialised
+    @unhandled
     def predictive(
         self, *args: Any, num_samples: int = 1000, new_groups: Asked = None, **kwargs: Any
     ) -> dict[str, Any]:
@@ -120,7 +119,7 @@ class FitResult(Fitted):
         # A factor is an observed site, and has no numbers.
         return {name: value for name, value in found.items() if np.prod(value.shape[1:])}
 
-    @serialised
+    @unhandled
     def sample_groups(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
         """Draw latents of groups that the fit has not seen, from their own data.
 
@@ -147,7 +146,7 @@ class FitResult(Fitted):
         return self._ppl.key(self, purpose, **{name: kwargs.pop(name) for name in given})
 
     @door_with_options_of("_ppl.key")
-    @serialised
+    @unhandled
     def nuts(
         self,
         num_samples: int | None = None,
@@ -204,7 +203,7 @@ class FitResult(Fitted):
         return self._ppl.whitened_density(self)
 
     @functools.cached_property
-    @serialised
+    @unhandled
     def diagnostics(self) -> drawn.Diagnostics:
         """The draws' account: which method, how accurate, k-hat, and the chains of NUTS.
 
@@ -220,7 +219,7 @@ class FitResult(Fitted):
         return LogEvidence.of(self)
 
     @door_with_options_of("sample", "_ppl.key")
-    @serialised
+    @unhandled
     def to_arviz(
         self,
         num_samples: int = 1000,
@@ -341,7 +340,7 @@ class FitResult(Fitted):
         with of_rows(self, plate, "influence") as (known, units):
             return influence(known.target, known.optimum, units, known.latents)
 
-    @serialised
+    @unhandled
     def update(self, *args: Any, **kwargs: Any) -> Self:
         """Return the posterior with new rows: the old one is their prior.
 

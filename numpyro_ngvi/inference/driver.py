@@ -79,9 +79,11 @@ def fit(
     :param rng_key: a JAX random key; by default ``jax.random.key(0)``.
     :raises TypeError: inside ``jax.jit``, ``jax.vmap`` and ``jax.grad``.
     """
-    call = _FitCall(fit, model, args, kwargs, FitArguments.of(locals()))
-    with call.monitor, full_products():
-        return call.result(call.ready())
+    given = FitArguments.of(locals())
+    with FitResult._ppl.around.given_to(model, guide) as model:
+        call = _FitCall(fit, model, args, kwargs, given)
+        with call.monitor, full_products():
+            return call.result(call.ready())
 
 
 class _FitCall(FitCall):

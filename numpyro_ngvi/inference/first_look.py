@@ -38,10 +38,16 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
 
     def run() -> None:
         seen.latents, seen.others, seen.data = [], [], {}
-        trace = _trace(model, args, kwargs)
+        trace = _trace(keys := _Keys(model), args, kwargs)
+        if keys.has_any:  # but for the first values of parameters, which are drawn once
+            params = {k: site["value"] for k, site in trace.items() if site["type"] == "param"}
+            _trace(keys := _Keys(handlers.substitute(model, data=params)), args, kwargs)
+        seen.unrepeatable = "as at numpyro.prng_key()" * keys.has_any
         seen.unknown = unknown_sites(_handlers(model), trace, lambda one: _trace(one, args, kwargs))
         for name, site in trace.items():
-            if site["type"] == "deterministic":
+            if site["type"] == "mutable":
+                seen.state = name
+            elif site["type"] == "deterministic":
                 seen.others.append(name)
             elif site["type"] == "sample" and site["is_observed"]:
                 with jax.ensure_compile_time_eval():
@@ -52,10 +58,14 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
 
     try:
         program, data = jax.make_jaxpr(run)(), seen.data
+        if seen.state:
+            return seen
         seen.has_loops = has_loops(program.jaxpr)
         again = jax.make_jaxpr(lambda: run())()  # another function, which is traced anew
-        seen.unrepeatable = _hidden(model, args, kwargs) or _unrepeatable(
-            program, data, again, seen.data
+        seen.unrepeatable = (
+            seen.unrepeatable
+            or _hidden(model, args, kwargs)
+            or _unrepeatable(program, data, again, seen.data)
         )
         if any(map(_are_indices, jax.tree.leaves((args, kwargs)))) and "gather" in str(program):
             seen.beyond = out_of_bounds(model, args, kwargs)
@@ -64,6 +74,15 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return None
     return seen
+
+
+class _Keys(Messenger):
+    """Notes whether a model asks for a random key, as ``numpyro.prng_key()`` does."""
+
+    has_any = False
+
+    def process_message(self, site: dict[str, Any]) -> None:
+        self.has_any |= site["type"] == "prng_key"
 
 
 def _unrepeatable(

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from numpyro import handlers
+from numpyro import handlers, primitives
 
 from ngvi.errors import check_key
 from ngvi.inference import hooks as shared
+from ngvi.inference.around import Around
 from ngvi.inference.draws.nuts import WhitenedDensity
 from ngvi.inference.hooks import DIAGNOSTICS, GROUPS_OF_ARVIZ
 from ngvi.inference.problem import Problem
@@ -41,6 +42,7 @@ class Hooks(shared.Hooks):
     """Run a result's model as programs, with a random key for each purpose."""
 
     library, key_options = "numpyro_ngvi", ("rng_key",)
+    around = Around(primitives._PYRO_STACK, "handlers")
     look, gaussians = staticmethod(look), staticmethod(gaussians)
     log_densities = staticmethod(log_densities)
     mean_and_factor = staticmethod(compiled(mean_and_factor, runs_once=True))

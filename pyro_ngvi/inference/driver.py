@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import pyro
 import torch
-from pyro import poutine
 from torch._C._functorch import maybe_current_level
 
 from ngvi._docs import shared_doc
@@ -85,12 +84,14 @@ def fit(
 
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """
-    call = _FitCall(fit, model, args, kwargs, FitArguments.of(locals()))
-    with repeatable_noise(), poutine.block(), store_as_it_was() as keep, call.monitor, call.replays:
-        ready = call.ready()
-        if ready.has_start:
-            keep()
-        return call.result(ready)
+    given = FitArguments.of(locals())
+    with FitResult._ppl.around.given_to(model, guide) as model:
+        call = _FitCall(fit, model, args, kwargs, given)
+        with repeatable_noise(), store_as_it_was() as keep, call.monitor, call.replays:
+            ready = call.ready()
+            if ready.has_start:
+                keep()
+            return call.result(ready)
 
 
 class _FitCall(FitCall):

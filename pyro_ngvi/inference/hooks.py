@@ -13,10 +13,12 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.infer import Predictive
+from pyro.poutine import runtime
 from torch import Tensor
 from torch.distributions import transform_to
 
 from ngvi.inference import hooks as shared
+from ngvi.inference.around import Around
 from ngvi.inference.draws.nuts import WhitenedDensity
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import PLAN
@@ -40,7 +42,7 @@ class Hooks(shared.Hooks):
     A result has these, unconstrained, and their constraints as ``_store``.
     """
 
-    library = "pyro_ngvi"
+    library, around = "pyro_ngvi", Around(runtime._PYRO_STACK, "poutine")
     look, gaussians = staticmethod(look), staticmethod(gaussians)
     log_densities = staticmethod(log_densities)
     mean_and_factor = staticmethod(mean_and_factor)
