@@ -35,11 +35,12 @@ _MAX_NAMES = 5
 DRAWS_AT_ONCE = 512
 
 
-def check_curvature(curvature: str, known: tuple[str, ...] = CURVATURES) -> None:
-    """Raise a ``ValueError`` for a name that is none of these."""
+def check_curvature(curvature: str, known: tuple[str, ...] = CURVATURES) -> str:
+    """Return a name; raise a ``ValueError`` for one that is none of these."""
     if curvature not in known:
         names = ", ".join(repr(name) for name in known)
         raise ValueError(f"Unknown curvature={curvature!r}. Choose one of {names}.")
+    return curvature
 
 
 class EstimatorChoice(NamedTuple):

@@ -15,13 +15,7 @@ from ngvi._lock import as_now
 from ngvi._warn import warn
 from ngvi.inference.data_passes import over_minibatches
 from ngvi.inference.estimate import State
-from ngvi.inference.monitor import (
-    OPTIMUM,
-    VERIFYING,
-    Monitor,
-    StoppedByCallback,
-    TimeLimitReached,
-)
+from ngvi.inference.monitor import OPTIMUM, VERIFYING, Monitor, StoppedByCallback, TimeLimitReached
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.options import LEVELS
 from ngvi.inference.prices import Timed

@@ -128,12 +128,6 @@ def check_batches(value: Any, name: str) -> Any:
     return value
 
 
-def check_curvature_of_fit(value: Any, name: str) -> str:
-    """Check the name of an estimator that ``fit`` can take."""
-    check_curvature(value, CURVATURES_OF_FIT)
-    return value
-
-
 #: Checks of options by name: a function of the value and the name, which returns what
 #: ``fit`` goes on with. Options that are not here are checked where they are used.
 OPTIONS: dict[str, Callable[[Any, str], Any]] = {
@@ -141,7 +135,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "max_steps": errors.check_count,
     "effort": check_effort,
     "num_components": check_num_components,
-    "curvature": check_curvature_of_fit,
+    "curvature": lambda value, _: check_curvature(value, CURVATURES_OF_FIT),
     "allow_prior": errors.check_flag,
     "draws": check_draws,
     "progress_bar": errors.check_flag,

@@ -19,12 +19,7 @@ from ngvi.inference.batches import Batches
 from ngvi.inference.data_passes import over_batches
 from ngvi.inference.draws.drawn import check_may_draw, made, undefined
 from ngvi.inference.estimate import State
-from ngvi.inference.first_look import (
-    Seen,
-    check_seen,
-    warn_of_unknown_sites,
-    without_density,
-)
+from ngvi.inference.first_look import check_seen, warn_of_unknown_sites, without_density
 from ngvi.inference.mixture_fit import check_beside, check_density, mixed
 from ngvi.inference.mode_centred import (
     NOT_TRIED,
@@ -67,16 +62,12 @@ class FitCall:
     seed_in_words: str  #: The user's way to give a seed.
     first_phase = "setting up"  #: Phase before the first step.
     has_loops = False  #: True if the model runs a loop.
-    #: Return what a first run of a model with its arguments shows; None if it does not run.
-    look: Callable[[Callable, tuple, dict[str, Any]], Seen | None]
-    #: Return the log density of each element of the observed sites, at a run of a model.
-    log_densities: Callable[[Callable, tuple, dict[str, Any]], dict[str, np.ndarray]]
-    gaussians: Callable[[Any], list[Any]]  #: Return the ``NaturalGaussianGuide`` in a guide.
 
     def __init__(
         self, fit: Callable, model: Callable, args: tuple, kwargs: dict, given: FitArguments
     ) -> None:
         self.given = self.request = given = given.of_one_family(self.mixture)
+        self.ppl = self.result_type._ppl
         self.model, self.args, self.kwargs = model, args, kwargs
         check_model(model)
         self.batches: Batches | None = None
@@ -158,9 +149,9 @@ class FitCall:
     def ready(self) -> Ready:
         """Return the first set-up, checked."""
         given = self.given
-        if (seen := self.look(self.model, self.args, self.kwargs)) is not None:
+        if (seen := self.ppl.look(self.model, self.args, self.kwargs)) is not None:
             check_seen(
-                seen, self.model, self.args, self.kwargs, given.allow_prior, self.log_densities
+                seen, self.model, self.args, self.kwargs, given.allow_prior, self.ppl.log_densities
             )
             if given.init is not None and seen.latents:
                 check_has_latents(given.init, seen.latents)
@@ -174,11 +165,11 @@ class FitCall:
         except TypeError as error:
             self.model_call.explain(error)
             raise
-        check_size(self.gaussians(ready.guide), given.family, given.guide, given.init)
+        check_size(self.ppl.gaussians(ready.guide), given.family, given.guide, given.init)
         if given.init is not None:
-            check_same_latents(given.init, self.gaussians(ready.guide))
+            check_same_latents(given.init, self.ppl.gaussians(ready.guide))
         if ready.has_start:
-            is_alone = self.gaussians(ready.guide) == [ready.guide]
+            is_alone = self.ppl.gaussians(ready.guide) == [ready.guide]
             has_batches = self.batches is not None
             check_may_draw(given.draws, ready.problem, is_alone, has_batches)
         if self.is_mixed and ready.has_start:
@@ -254,13 +245,13 @@ class FitCall:
                 problem,
                 self.request,
                 ready.error or self._why_no_start(outcome),
-                self.gaussians(ready.guide),
+                self.ppl.gaussians(ready.guide),
             ),
         )
         self.keep_plan(result)
         self._draw(result, outcome.ending)
         # Of rows in batches, or of other guides, no one run is the density.
-        if self.batches is None and self.gaussians(ready.guide) == [ready.guide]:
+        if self.batches is None and self.ppl.gaussians(ready.guide) == [ready.guide]:
             at_mean = height(problem, outcome.optimum.state)
             known = result.validation
             result.validation = known and dataclasses.replace(known, height=at_mean)
@@ -293,7 +284,7 @@ class FitCall:
         if outcome.ending is not Ending.NO_START:
             return ""
         try:
-            return without_density(self.log_densities(self.model, self.args, self.kwargs))
+            return without_density(self.ppl.log_densities(self.model, self.args, self.kwargs))
         except Exception:  # noqa: BLE001  it is only to say more
             return ""
 

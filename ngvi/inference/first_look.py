@@ -224,6 +224,17 @@ def constant_support(fn: Any, kind: type) -> Any:
     return support if isinstance(support, kind) else None
 
 
+def known_data(site: Any, as_numpy: Callable) -> np.ndarray | None:
+    """Return the data of an observed site, if nothing masks them and this process has them."""
+    fn = site["fn"]
+    while hasattr(fn, "base_dist"):
+        if type(fn).__name__ == "MaskedDistribution":
+            return None
+        fn = fn.base_dist
+    value = None if site.get("mask") is not None else as_numpy(site["value"])
+    return value if isinstance(value, np.ndarray) else None
+
+
 def nan_in_arguments(args: tuple, kwargs: Mapping[str, Any]) -> dict[str, str]:
     """Say where arguments hold NaN, by name.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ngvi.inference.problem import Problem
 DIAGNOSTICS, SAMPLE, PREDICTIVE, GROUPS_OF_ARVIZ, GROUPS, NUTS = range(6)
 
 
-class Hooks:
+class Hooks(Protocol):
     """Run the model of a result, draw from its guide, and name its random numbers.
 
     Each package has one object of a subclass. It holds nothing: ``result`` is the ``FitResult``.
@@ -32,6 +32,7 @@ class Hooks:
 
     def begin(self, result: Any) -> None:
         """Keep what the PPL needs beside the parameters, for a new result."""
+        return
 
     def key(self, result: Any, purpose: int) -> Any:
         """Return the random key of a purpose, where the PPL has keys."""
@@ -39,35 +40,28 @@ class Hooks:
 
     def seed_of(self, key: Any) -> int | list[int]:
         """Return a seed for numpy."""
-        raise NotImplementedError
 
     def seed_of_diagnostics(self, result: Any) -> int | list[int]:
         """Return the seed of the draws of a result."""
-        raise NotImplementedError
 
     # -- the guide --------------------------------------------------------------------
 
     def gaussians(self, guide: Any) -> list[Any]:
         """Return the ``NaturalGaussianGuide`` in a guide."""
-        raise NotImplementedError
 
     def distribution(self, gaussian: Any, params: dict[str, Any]) -> Any:
         """Return the Gaussian at these parameters as a distribution of the PPL."""
-        raise NotImplementedError
 
     def draws(self, result: Any, num_samples: int, key: Any) -> dict[str, Any]:
         """Draw all latent sites from the guide."""
-        raise NotImplementedError
 
     def at(self, result: Any, latents: np.ndarray) -> dict[str, Any]:
         """Return the latent sites at latent vectors ``(N, d)``."""
-        raise NotImplementedError
 
     def group_draws(
         self, result: Any, guide: Any, num_samples: int, run: tuple[tuple, dict], key: Any
     ) -> dict[str, Any]:
         """Draw globals from the fit, and locals from a guide of other groups, not set up yet."""
-        raise NotImplementedError
 
     # -- the model --------------------------------------------------------------------
 
@@ -82,15 +76,12 @@ class Hooks:
 
     def problem(self, result: Any) -> tuple[Problem, Any]:
         """Return the problem at the result's arguments, and the state that the result has."""
-        raise NotImplementedError
 
     def state_of(self, problem: Problem, params: dict[str, Any]) -> Any:
         """Return the state of these parameters."""
-        raise NotImplementedError
 
     def rows(self, result: Any, problem: Problem, state: Any) -> Any:
         """Return the log likelihoods of single rows (:class:`~ngvi.workflow.rows.ObservedRows`)."""
-        raise NotImplementedError
 
     def predictions(
         self,
@@ -106,7 +97,6 @@ class Hooks:
         :param asked: which groups are new.
         :param run: the arguments, ``of_fit`` itself to draw the observed sites anew.
         """
-        raise NotImplementedError
 
     def groups(
         self, result: Any, draws: dict[str, Any], wanted: dict[str, bool]
@@ -115,7 +105,6 @@ class Hooks:
 
         :param wanted: ``"log_likelihood"``, ``"predictive"`` and ``"prior"``.
         """
-        raise NotImplementedError
 
     def out_of_bounds(self, result: Any) -> str:
         """Say which indices go beyond an array's end without an error, if any do."""
@@ -125,4 +114,3 @@ class Hooks:
 
     def whitened_density(self, result: Any) -> WhitenedDensity:
         """Return the density where the Gaussian is ``N(0, I)``."""
-        raise NotImplementedError

@@ -80,6 +80,18 @@ class Metric:
         :param radius: the largest ``KL(new || old)``, in nats.
         :return: None if no step leads to a finite Gaussian.
         """
+        moved, change, numbers = self._advance(direction.natural, step_size, radius)
+        length, backward, step_size = numbers
+        with np.errstate(all="ignore"):
+            slope = float(direction.gradient @ change)
+        if not (np.isfinite(slope) and length <= radius):
+            return None
+        return Step(moved, change, slope, length, backward, step_size)
+
+    def _advance(
+        self, natural: np.ndarray, step_size: float, radius: float
+    ) -> tuple[State, np.ndarray, list[float]]:
+        """Return the state after a step, the change, its lengths both ways and its size."""
         raise NotImplementedError
 
     def accepted(self, step: Step, before: Direction, after: Direction, is_short: bool) -> None:

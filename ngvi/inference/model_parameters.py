@@ -99,11 +99,7 @@ class _JointMetric(Metric):
         self._num_gaussian, self._scales = self._inner.size, scales
         scaled = [(change, self.scaled(y)) for change, y in pairs]
         super().__init__(
-            state,
-            self._num_gaussian,
-            scaled,
-            self._inner.leaves_out_correlations,
-            FLAT_METRIC,
+            state, self._num_gaussian, scaled, self._inner.leaves_out_correlations, FLAT_METRIC
         )
 
     def scaled(self, natural: np.ndarray) -> np.ndarray:

@@ -32,6 +32,11 @@ class NewGroups:
     known: dict[str, np.ndarray]
     sites: dict[str, Site]
 
+    def split(self, draws: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return draws of sites outside of such plates, and of those inside."""
+        own = {name: value for name, value in draws.items() if name in self.sites}
+        return {name: value for name, value in draws.items() if name not in own}, own
+
     def where(self, name: str, shape: tuple[int, ...]) -> tuple[np.ndarray, ...] | None:
         """Return the index of the fit's elements in a value of a site, or None if all are new.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,12 @@ class Plate:
     name: str
     size: int
     axis: int
+
+
+def plates_of(site: Mapping[str, Any], num_axes: int) -> tuple[Plate, ...]:
+    """Return the vectorised plates around a site of a run, whose value has this many axes."""
+    frames = [f for f in site["cond_indep_stack"] if getattr(f, "vectorized", True)]
+    return tuple(Plate(f.name, int(f.size), num_axes + f.dim) for f in frames)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,17 +101,16 @@ def _site_of(target: Target, sites: ElementSites, elements: np.ndarray) -> Expec
 
 def cavity_of(
     target: Target, q: DenseGaussian, sites: ElementSites, elements: np.ndarray
-) -> tuple[DenseGaussian | None, float, float]:
-    """Return the posterior less some sites, their leverage, and the shift of the mean in sd."""
+) -> DenseGaussian | None:
+    """Return the posterior less some sites; None if no Gaussian is left."""
     site = _site_of(target, sites, elements)
     own = q.within(site.curvature)
     leverage = float(np.linalg.eigvalsh(q.factor.T @ own @ q.factor)[-1])
     if leverage >= MOST_LEVERAGE:
-        return None, leverage, np.inf
+        return None
     try:
         cavity = DenseGaussian.of_precision(q.mean, q.precision - own, q.blocks)
     except np.linalg.LinAlgError:
-        return None, leverage, np.inf
+        return None
     step = cavity.factor @ (cavity.factor.T @ site.gradient)
-    shift = float(np.linalg.norm(q.inverse @ step))
-    return dataclasses.replace(cavity, mean=q.mean - step), leverage, shift
+    return dataclasses.replace(cavity, mean=q.mean - step)

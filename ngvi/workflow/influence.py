@@ -110,7 +110,7 @@ def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[
     else:
         divergence, steps = np.full(units.count, np.inf), np.full((units.count, q.dim), np.nan)
         for unit in range(units.count):
-            cavity, _, _ = cavity_of(target, q, sites, units.elements(unit))
+            cavity = cavity_of(target, q, sites, units.elements(unit))
             if cavity is not None:
                 divergence[unit] = cavity.kl_divergence(q)
                 steps[unit] = cavity.mean - q.mean

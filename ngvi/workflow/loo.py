@@ -143,7 +143,7 @@ def _joint(
         hard = np.argsort(-reliability, kind="stable")
         hard = hard[~(reliability[hard] <= USABLE)][: clock.num_units(price)]
         some = [left_out[unit] for unit in hard]
-        cavities = [cavity_of(target, q, sites, elements)[0] for elements in some]
+        cavities = [cavity_of(target, q, sites, elements) for elements in some]
         if word == STEPS:
             starts = [cavity or q for cavity in cavities]
             steps = steps_without(target, q, some, clock, starts)

@@ -33,14 +33,7 @@ from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.loo import Pointwise, leave_out
 from ngvi.workflow.loo_steps import Clock
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.streaming import (
-    account,
-    check_shapes,
-    fewer,
-    in_one_step,
-    is_part,
-    next_change,
-)
+from ngvi.workflow.streaming import account, check_shapes, fewer, in_one_step, is_part, next_change
 from ngvi.workflow.target import Target, depends
 from ngvi.workflow.units import Units, check_rows, make_units
 

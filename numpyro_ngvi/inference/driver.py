@@ -26,10 +26,8 @@ from ngvi.latents.choice import FamilyName
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.mixture import Mixture
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference.first_look import log_densities, look
 from numpyro_ngvi.inference.result import FitResult
 from numpyro_ngvi.inference.set_up import STARTS, set_up
-from numpyro_ngvi.inference.space import gaussians
 from numpyro_ngvi.tracing.arguments import typed_key
 from numpyro_ngvi.tracing.compilation import PROGRAMS, compiled, full_products
 from numpyro_ngvi.tracing.programs import without_collections
@@ -91,8 +89,6 @@ class _FitCall(FitCall):
 
     result_type, guide_type = FitResult, NaturalGaussianGuide
     mode_centred_guide, starts, mixture = ReparametrizedGaussianGuide, STARTS, Mixture
-    look, log_densities = staticmethod(look), staticmethod(log_densities)
-    gaussians = staticmethod(gaussians)
     seed_in_words = "rng_key=jax.random.key(1)"
     first_phase = "compiling"
 

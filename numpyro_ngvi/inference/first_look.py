@@ -19,6 +19,7 @@ from ngvi.inference.first_look import (
     Seen,
     check_handlers,
     constant_support,
+    known_data,
     nan_in_arguments,
     unknown_sites,
 )
@@ -52,7 +53,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
             elif site["type"] == "sample" and site["is_observed"]:
                 with jax.ensure_compile_time_eval():
                     support = constant_support(site["fn"], dist.constraints.Constraint)
-                    seen.observe(name, _known(site), support)
+                    seen.observe(name, known_data(site, as_numpy), support)
             elif site["type"] == "sample":
                 seen.latents.append(name)
 
@@ -154,17 +155,6 @@ def _trace(
     )
     with handlers.block(), numpyro.validation_enabled(False):
         return handlers.trace(started).get_trace(*args, **kwargs)
-
-
-def _known(site: dict[str, Any]) -> np.ndarray | None:
-    """Return the data of an observed site, if they are this process's numbers and not masked."""
-    fn = site["fn"]
-    while hasattr(fn, "base_dist"):
-        if isinstance(fn, dist.MaskedDistribution):
-            return None
-        fn = fn.base_dist
-    value = as_numpy(site["value"])
-    return value if isinstance(value, np.ndarray) else None
 
 
 def log_densities(model: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from ngvi.families.direction import Families, dual
 from ngvi.families.path import JointPath
 from ngvi.families.steps import leaves_out_correlations
 from ngvi.inference import metric
-from ngvi.inference.estimate import Direction, Pairs, State, Step
+from ngvi.inference.estimate import Pairs, State
 from ngvi.optim.trust_region import longest_within
 from numpyro_ngvi.families.coordinates import families_in, replace_families
 from numpyro_ngvi.optim.algebra import algebra
@@ -41,19 +41,13 @@ class Metric(metric.Metric):
         found = [np.asarray(_gradients(self._families, block)) for block in some]
         return np.concatenate(found)[: len(naturals)]
 
-    def step(self, direction: Direction, step_size: float, radius: float) -> Step | None:
-        dtype = direction.natural.dtype.type
-        moved, change, numbers = _advance(
-            self._families, direction.natural, dtype(step_size), dtype(radius)
-        )
-        change = np.asarray(change)
-        length, backward, step_size = np.asarray(numbers).tolist()
-        with np.errstate(all="ignore"):
-            slope = float(direction.gradient @ change)
-        if not (np.isfinite(slope) and length <= radius):
-            return None
+    def _advance(
+        self, natural: np.ndarray, step_size: float, radius: float
+    ) -> tuple[State, np.ndarray, list[float]]:
+        limits = map(natural.dtype.type, (step_size, radius))
+        moved, change, numbers = _advance(self._families, natural, *limits)
         state = replace_families(self.state, moved)
-        return Step(state, change, slope, length, backward, step_size)
+        return state, np.asarray(change), np.asarray(numbers).tolist()
 
 
 def flat(families: Families) -> jax.Array:

@@ -98,8 +98,7 @@ def predicted(
     """Run the model once for each draw of the fit's latents, as one program."""
     arguments = Arguments(*run)
     keys = jax.random.split(key, len(next(iter(draws.values()))))
-    own = {name: value for name, value in draws.items() if name in new.sites}
-    given = {name: value for name, value in draws.items() if name not in new.sites}
+    given, own = new.split(draws)
 
     def of_all(draws: tuple, params: dict, arrays: list) -> dict[str, jax.Array]:
         args, kwargs = as_jax(arguments.rebuilt(arrays))

@@ -252,22 +252,18 @@ class Objective(problem.Objective):
 
     def _not_additive(self, args: tuple, kwargs: dict) -> Exception | None:
         """Why the log density is no sum of terms, or None."""
-        density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
+        density, here, params = self._at_start(args, kwargs)
+        of_latents = lambda latents, _, key: density(latents, params, key)  # noqa: E731
+        return curvature.why_not_additive(of_latents, here, (), random.key(0))
+
+    def _at_start(self, args: tuple, kwargs: dict) -> tuple[LogDensity, dict, State]:
         initial = self._space.initial
-        params = self._space.constrain(initial)
-        return curvature.why_not_additive(
-            lambda latents, _, key: density(latents, params, key),
-            posteriors(initial),
-            (),
-            random.key(0),
-        )
+        density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
+        return density, posteriors(initial), self._space.constrain(initial)
 
     def _obstacle(self, args: tuple, kwargs: dict) -> Exception | None:
         """Why the log density has no Hessians, or None."""
-        density = LogDensity(self.model, self.guide, args, kwargs, random.key(0))
-        initial = self._space.initial
-        params = self._space.constrain(initial)
-        here = posteriors(initial)
+        density, here, params = self._at_start(args, kwargs)
         run = self.model, self.guide, args, kwargs
         missed = functools.partial(sites_with_missed_curvature, *run, here, params)
         means = {site: family.mean for site, family in here.items()}

@@ -16,7 +16,7 @@ from jax import random
 
 from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
 from ngvi.estimators.nodes import TermMoments, nodes
-from ngvi.latents.layout import Plate
+from ngvi.latents.layout import plates_of
 from ngvi.workflow.predictors import joined, moments_of
 from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
 from numpyro_ngvi.estimators.quadrature import JaxCalculus, derivatives
@@ -89,10 +89,8 @@ class ModelRows:
         self, theta: np.ndarray, along: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         along = np.eye(theta.shape[1]) if along is None else along
-        some, along = (
-            blocks(theta.astype(self._dtype), JACOBIANS_AT_ONCE),
-            along.astype(self._dtype),
-        )
+        along = along.astype(self._dtype)
+        some = blocks(theta.astype(self._dtype), JACOBIANS_AT_ONCE)
         return _joined([self._slopes(part, along) for part in some], len(theta))
 
     def weighted(
@@ -224,10 +222,8 @@ class _Facts(NamedTuple):
 
     @classmethod
     def of(cls, name: str, site: dict[str, Any], log_prob: jax.Array) -> _Facts:
-        shape, frames = jnp.shape(log_prob), site["cond_indep_stack"]
-        plates = (Plate(frame.name, int(frame.size), len(shape) + frame.dim) for frame in frames)
+        row_site = RowSite(name, jnp.shape(log_prob), plates_of(site, jnp.ndim(log_prob)))
         is_even = site["scale"] is None and not is_masked(site["fn"])
-        row_site = RowSite(name, shape, tuple(plates))
         return cls(row_site, site["is_observed"], has_data(site), is_even)
 
 

@@ -11,7 +11,7 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.util import compute_log_probs
 
-from ngvi.latents.layout import Plate
+from ngvi.latents.layout import plates_of
 from ngvi.workflow.arviz import Draws, Observed
 from numpyro_ngvi.tracing.arguments import Arguments, as_jax
 from numpyro_ngvi.tracing.compilation import compiled
@@ -24,9 +24,7 @@ def observed(sites: Sites) -> dict[str, Observed]:
     found = {}
     for name, site in sites.items():
         if has_data(site):
-            num_axes = len(site["fn"].batch_shape)
-            frames = site["cond_indep_stack"]
-            plates = tuple(Plate(f.name, int(f.size), num_axes + f.dim) for f in frames)
+            plates = plates_of(site, len(site["fn"].batch_shape))
             found[name] = Observed(np.asarray(site["value"]), plates)
     return found
 

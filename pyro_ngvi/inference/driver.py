@@ -28,11 +28,9 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.mixture import Mixture
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
-from pyro_ngvi.inference.first_look import log_densities, look
 from pyro_ngvi.inference.problem import replay
 from pyro_ngvi.inference.result import FitResult
 from pyro_ngvi.inference.set_up import STARTS, forget_others, set_up, store_as_it_was
-from pyro_ngvi.inference.space import gaussians
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 from pyro_ngvi.tracing.recording import Replays
 
@@ -99,8 +97,6 @@ class _FitCall(FitCall):
 
     result_type, guide_type = FitResult, NaturalGaussianGuide
     mode_centred_guide, starts, mixture = ReparametrizedGaussianGuide, STARTS, Mixture
-    look, log_densities = staticmethod(look), staticmethod(log_densities)
-    gaussians = staticmethod(gaussians)
     seed_in_words = "pyro.set_rng_seed(1), before fit"
 
     def __init__(self, *call: Any) -> None:

@@ -12,18 +12,19 @@ import numpy as np
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import MaskedDistribution
-from pyro.infer.autoguide.initialization import (
-    InitMessenger,
-    init_to_feasible,
-    init_to_uniform,
-)
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_feasible, init_to_uniform
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 
-from ngvi.inference.first_look import Seen, check_handlers, constant_support, unknown_sites
+from ngvi.inference.first_look import (
+    Seen,
+    check_handlers,
+    constant_support,
+    known_data,
+    unknown_sites,
+)
 from ngvi.inference.prices import warn_of_slow
 from pyro_ngvi.guide.checks import frozen_parts, quiet_trace
 from pyro_ngvi.tracing.messengers import OperationMode, repeatable_noise
@@ -63,7 +64,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
                 seen.others.append(name)
             elif site["is_observed"]:
                 support = constant_support(site["fn"], Constraint)
-                seen.observe(name, _value(site), support, partial(_are_in, support))
+                seen.observe(name, known_data(site, as_numpy), support, partial(_are_in, support))
             else:
                 seen.latents.append(name)
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
@@ -157,17 +158,6 @@ def _handlers(model: Any) -> Iterator[tuple[Any, Callable]]:
             return
         else:
             model = model.func
-
-
-def _value(site: dict[str, Any]) -> np.ndarray | None:
-    """Return the data of an observed site, if nothing masks them."""
-    fn, value = site["fn"], site["value"]
-    while hasattr(fn, "base_dist"):
-        if isinstance(fn, MaskedDistribution):
-            return None
-        fn = fn.base_dist
-    found = None if site["mask"] is not None else as_numpy(value)
-    return found if isinstance(found, np.ndarray) else None
 
 
 def _are_in(support: Constraint, values: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from ngvi.families.direction import Families, dual, values
 from ngvi.families.path import JointPath
 from ngvi.families.steps import leaves_out_correlations
 from ngvi.inference import metric
-from ngvi.inference.estimate import Direction, Pairs, Step
+from ngvi.inference.estimate import Pairs
 from ngvi.optim.trust_region import longest_within
 from pyro_ngvi.inference.space import State
 from pyro_ngvi.optim.algebra import algebra
@@ -49,20 +49,16 @@ class Metric(metric.Metric):
         return self._each_row(lambda row: gradient_of(self._families, row), rows).cpu().numpy()
 
     @torch.no_grad()
-    def step(self, direction: Direction, step_size: float, radius: float) -> Step | None:
+    def _advance(
+        self, natural: np.ndarray, step_size: float, radius: float
+    ) -> tuple[State, np.ndarray, list[float]]:
         families = self._families
-        directions = unflat(torch.as_tensor(direction.natural).to(self._like), families)
-        path = JointPath(families, directions)
+        path = JointPath(families, unflat(torch.as_tensor(natural).to(self._like), families))
         attempt, length, step_size = longest_within(algebra, radius, path, step_size)
         moved = path.end(attempt)
         change = (flat(moved) - flat(families)).cpu().numpy()
-        with np.errstate(all="ignore"):
-            slope = float(direction.gradient @ change)
-        if not (math.isfinite(slope) and length <= radius):
-            return None
-        backward = float(path.backward_kl(attempt))
-        state = self.state._replace(families=moved)
-        return Step(state, change, slope, length, backward, step_size)
+        backward = float(path.backward_kl(attempt)) if length <= radius else math.nan
+        return self.state._replace(families=moved), change, [length, backward, step_size]
 
 
 def flat(families: Families) -> Tensor:

@@ -68,8 +68,7 @@ def predicted(
 ) -> Iterator[poutine.Trace]:
     """Run the model once for each draw of the fit's latents."""
     for latents in by_draw(draws):
-        own = {name: value for name, value in latents.items() if name in new.sites}
-        given = {name: value for name, value in latents.items() if name not in new.sites}
+        given, own = new.split(latents)
         with poutine.block(), KnownElements(new, own):
             trace = poutine.trace(poutine.condition(model, given)).get_trace(*args, **kwargs)
         yield trace

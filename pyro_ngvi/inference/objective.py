@@ -18,19 +18,13 @@ from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Group, Sample
 from ngvi.inference.problem import Rows
 from pyro_ngvi import estimators
-from pyro_ngvi.estimators import (
-    PointsBySite,
-    log_q,
-    make_estimator,
-    make_plan,
-    num_products,
-)
+from pyro_ngvi.estimators import PointsBySite, log_q, make_estimator, make_plan, num_products
 from pyro_ngvi.estimators.differentiate import values_and_gradients
 from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference.metric import EachRow, flat, gradient_of
-from pyro_ngvi.inference.space import State, StateSpace
+from pyro_ngvi.inference.space import State, StateSpace, doubles
 from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
@@ -64,11 +58,11 @@ class Objective(problem.Objective):
         self._space, self._each_row = space, EachRow()
         # As NUTS takes it.
         if plan is None:
-            self._plan, self._density = make_plan(model, guide, args, kwargs, validate=False)
+            self._plan, self.density = make_plan(model, guide, args, kwargs, validate=False)
         else:
-            self._plan, self._density = plan, plan.density(args, kwargs)
+            self._plan, self.density = plan, plan.density(args, kwargs)
         self._leaves = list(space.live.values())
-        space.bind(self._density.posteriors)
+        space.bind(self.density.posteriors)
         products = max(num_products(family) for family in space.initial.families)
         data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
         not_additive = self._not_additive if self._is_plain(guide) else None
@@ -77,14 +71,14 @@ class Objective(problem.Objective):
         self._cost = self.groups.cost
         self._estimator = make_estimator(self.estimator, self._cost, self._plan)
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
-        indices, sizes = self._density.minibatch.indices, self._density.minibatch.sizes
+        indices, sizes = self.density.minibatch.indices, self.density.minibatch.sizes
         if len(indices) == 1:
             ((plate, visited),) = indices.items()
             self.rows = Rows(plate, sizes[plate], len(visited))
 
     def _take(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
         self.args, self.kwargs, self.is_subsampled = args, kwargs, False
-        self._density = self._plan.density(args, kwargs)
+        self.density = self._plan.density(args, kwargs)
         return tuple(tuple(tensor.shape) for tensor in _tensors((args, kwargs)))
 
     def _parts(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, tuple[int, int]]:
@@ -93,11 +87,6 @@ class Objective(problem.Objective):
             trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
             poutine.replay(seen, trace=trace)(*args, **kwargs)
         return {name: part for name, part in seen.parts.items() if part.visited < part.size}
-
-    @property
-    def density(self) -> LogDensity:
-        """Log density of the arguments."""
-        return self._density
 
     @property
     def draws_per_pass(self) -> int:
@@ -121,16 +110,16 @@ class Objective(problem.Objective):
         if self.is_random or self._is_single():
             found = [self._seeded(state, group, rows) for group in sample]
         else:
-            found = [self._measured(state, self._density, sample)]
+            found = [self._measured(state, self.density, sample)]
         bounds, naturals, parameters = zip(*found, strict=True)
         naturals = torch.cat(naturals)
         mean = naturals.mean(0)
         direction = Direction(
             mean.cpu().numpy(),
             gradient_of(state.families, mean).cpu().numpy(),
-            [np.mean(list(map(_numpy, parts)), 0) for parts in zip(*parameters, strict=True)],
+            [np.mean(list(map(doubles, parts)), 0) for parts in zip(*parameters, strict=True)],
         )
-        return Estimate(_numpy(torch.cat(bounds)), naturals.cpu().numpy(), direction)
+        return Estimate(doubles(torch.cat(bounds)), naturals.cpu().numpy(), direction)
 
     @torch.no_grad()
     def gradient(
@@ -154,8 +143,8 @@ class Objective(problem.Objective):
             torch.manual_seed(0)
             density = self._new_density(rows)
             values, gradients, _ = values_and_gradients(density, latents, weights, self._leaves)
-        by_site = [_numpy(part) for part in gradients.values()]
-        return _numpy(values), np.concatenate(by_site, 1)
+        by_site = [doubles(part) for part in gradients.values()]
+        return doubles(values), np.concatenate(by_site, 1)
 
     @torch.no_grad()
     def log_density(
@@ -209,7 +198,7 @@ class Objective(problem.Objective):
         for site in guide.sites:
             node = trace.nodes[site.name]
             parts.append(biject_to(node["fn"].support).inv(node["value"]).reshape(-1))
-        return _numpy(torch.cat(parts))
+        return doubles(torch.cat(parts))
 
     def _in_passes(
         self, latents: dict[str, Tensor], density: Callable[[], LogDensity]
@@ -227,7 +216,7 @@ class Objective(problem.Objective):
                 return density().values(some, self._leaves)
 
         starts = range(0, len(next(iter(latents.values()))), at_once)
-        return np.concatenate([_numpy(evaluate(start)) for start in starts])
+        return np.concatenate([doubles(evaluate(start)) for start in starts])
 
     # -- groups -----------------------------------------------------------------------
 
@@ -244,11 +233,11 @@ class Objective(problem.Objective):
     def _new_density(self, rows: np.ndarray | None = None) -> LogDensity:
         """Return the log density of a minibatch of its own, or of these rows."""
         if rows is not None:
-            indices = self._density.minibatch.indices
+            indices = self.density.minibatch.indices
             indices[self.rows.plate] = torch.as_tensor(rows).to(indices[self.rows.plate])
         elif self.is_subsampled:
             return self._plan.density(self.args, self.kwargs)
-        return self._density
+        return self.density
 
     def _measured(self, state: State, density: LogDensity, sample: Sample) -> tuple:
         """Return the groups' bounds and directions, and mean gradients of model parameters."""
@@ -289,10 +278,10 @@ class Objective(problem.Objective):
         return is_plain and not self._plan.facts.is_stochastic
 
     def _not_additive(self) -> Exception | None:
-        return estimators.why_not_additive(self._density)
+        return estimators.why_not_additive(self.density)
 
     def _obstacle(self) -> Exception | None:
-        return self._plan.hessian_obstacle(self._density)
+        return self._plan.hessian_obstacle(self.density)
 
 
 def _tensors(tree: Any) -> list[Tensor]:
@@ -313,10 +302,6 @@ def _in_double(tree: Any) -> Any:
     if type(tree) in (list, tuple):
         return type(tree)(map(_in_double, tree))
     return tree
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().double().cpu().numpy()
 
 
 def _anywhere(site: dict[str, Any]) -> Tensor | None:

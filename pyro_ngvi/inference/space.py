@@ -27,9 +27,8 @@ class State(NamedTuple):
     """StateSpace of model and guide, through which no gradient flows."""
 
     families: list[Family]  #: Families in the order of ``StateSpace.dims``.
-    parameters: dict[
-        str, Tensor
-    ]  #: The model's own, unconstrained, by name in the parameter store.
+    #: The model's own, unconstrained, by name in the parameter store.
+    parameters: dict[str, Tensor]
 
 
 class StateSpace(problem.StateSpace):
@@ -90,7 +89,7 @@ class StateSpace(problem.StateSpace):
         return torch.as_tensor(values).to(self.initial.families[0].loc)
 
     def numbers(self, array: Tensor) -> np.ndarray:
-        return array.detach().double().cpu().numpy()
+        return doubles(array)
 
     def gaussians(self) -> dict[str, NaturalGaussianGuide]:
         return {f"_{part._pyro_name}_latent": part for part in gaussians(self.guide)}
@@ -201,6 +200,11 @@ def check_has_gaussian(guide: Any) -> None:
     """Raise a ``ValueError`` if there is no ``NaturalGaussianGuide`` in a guide."""
     if not gaussians(guide):
         raise ValueError(NO_GAUSSIAN.format(guide=type(guide).__name__, library="pyro"))
+
+
+def doubles(tensor: Tensor) -> np.ndarray:
+    """Return the numbers of a tensor in double precision."""
+    return tensor.detach().double().cpu().numpy()
 
 
 def _shapes(coordinates: dict[str, Tensor]) -> dict[str, tuple]:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
 from ngvi.estimators.nodes import TermMoments
-from ngvi.latents.layout import Plate
+from ngvi.latents.layout import plates_of
 from ngvi.workflow.predictors import check_same, joined, moments_of
 from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
 from pyro_ngvi.estimators.moments import gradients_of
 from pyro_ngvi.estimators.quadrature import TorchCalculus, derivatives, of_shape
 from pyro_ngvi.families.base import Family
+from pyro_ngvi.inference.space import doubles
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from pyro_ngvi.tracing.messengers import quiet
@@ -118,7 +119,7 @@ class ModelRows:
         found = []
         for some in self._some(latents):
             values, *slopes = self._density.replayed(weighted, *some.values())
-            found.append((_numpy(values), np.concatenate(list(map(_numpy, slopes)), 1)))
+            found.append((doubles(values), np.concatenate(list(map(doubles, slopes)), 1)))
         return _joined(found)
 
     def _over_draws(
@@ -126,7 +127,7 @@ class ModelRows:
     ) -> tuple[np.ndarray, np.ndarray]:
         with torch.no_grad():
             found = [self._density.over_draws(function, some) for some in self._some(latents)]
-        return _joined([(_numpy(one["value"]), _numpy(one["slopes"])) for one in found])
+        return _joined([(doubles(one["value"]), doubles(one["slopes"])) for one in found])
 
     def _some(self, latents: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         for start in range(0, len(next(iter(latents.values()))), self._at_once):
@@ -175,7 +176,7 @@ class ModelRows:
         if rest is not None and rest.terms:
             zeros = [families[0].mean.new_zeros(term.node.shape) for term in rest.terms]
             value, weights = TorchCalculus().value_and_gradient(rest.value, zeros)
-            flat = np.concatenate([_numpy(one).ravel() for one in weights])
+            flat = np.concatenate([doubles(one).ravel() for one in weights])
             own = WeightedTerms(self._affine(rest), flat, float(value))
         check_same(predictors, own, self, sum(family.dim for family in families))
         return predictors, own
@@ -192,13 +193,13 @@ class ModelRows:
         eyes = torch.eye(sum(map(len, zeros)), dtype=zeros[0].dtype, device=zeros[0].device)
         slopes = push(list(eyes.split(list(map(len, zeros)), 1)))
         counts = [len(some) for some in nodes]
-        offset, slope = joined(list(map(_numpy, offsets)), list(map(_numpy, slopes)), counts)
+        offset, slope = joined(list(map(doubles, offsets)), list(map(doubles, slopes)), counts)
 
         def of_term(term: Term, own: list[np.ndarray]) -> TermMoments:
             at = [torch.as_tensor(one).to(zeros[0]) for one in own]
             found = derivatives(of_shape(term, at[0].shape), at)
-            first, second = ([_numpy(x) for x in part] for part in (found.first, found.second))
-            return TermMoments(_numpy(found.value), first, second)
+            first, second = ([doubles(x) for x in part] for part in (found.first, found.second))
+            return TermMoments(doubles(found.value), first, second)
 
         return Predictors(
             offset, slope, lambda at: moments_of(terms.terms, at, of_term, np), self.eps
@@ -246,7 +247,7 @@ def _is_row(site: dict[str, Any]) -> bool:
 
 
 def _scale(site: dict[str, Any]) -> np.ndarray:
-    return _numpy(torch.as_tensor(site["scale"]))
+    return doubles(torch.as_tensor(site["scale"]))
 
 
 def _is_masked(site: dict[str, Any]) -> np.ndarray:
@@ -260,14 +261,8 @@ def _is_factor(site: dict[str, Any]) -> bool:
 
 def _row_site(name: str, site: dict[str, Any]) -> RowSite:
     shape = tuple(site["unscaled_log_prob"].shape)
-    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-    plates = (Plate(frame.name, int(frame.size), len(shape) + frame.dim) for frame in frames)
-    return RowSite(name, shape, tuple(plates))
+    return RowSite(name, shape, plates_of(site, len(shape)))
 
 
 def _flat(parts: dict[str, Tensor], sites: tuple[RowSite, ...]) -> Tensor:
     return torch.cat([parts[site.name].reshape(-1, site.size) for site in sites], -1)
-
-
-def _numpy(value: Tensor) -> np.ndarray:
-    return value.detach().double().cpu().numpy()

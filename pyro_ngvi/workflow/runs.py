@@ -12,7 +12,7 @@ from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from ngvi.latents.layout import Plate
+from ngvi.latents.layout import plates_of
 from ngvi.workflow.arviz import Draws, Observed
 from pyro_ngvi.host import to_numpy
 from pyro_ngvi.tracing.messengers import quiet
@@ -34,10 +34,8 @@ def observed(sites: Sites) -> dict[str, Observed]:
     found = {}
     for name, site in sites.items():
         if site["is_observed"] and has_data(site):
-            num_axes = len(site["fn"].batch_shape)
-            frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-            plates = (Plate(f.name, int(f.size), num_axes + f.dim) for f in frames)
-            found[name] = Observed(to_numpy(site["value"]), tuple(plates))
+            plates = plates_of(site, len(site["fn"].batch_shape))
+            found[name] = Observed(to_numpy(site["value"]), plates)
     return found
 
 

@@ -25,7 +25,7 @@ from ngvi.inference.draws.accuracy import Accuracy, flat, numbers
 from ngvi.inference.draws.chains import effective_draws, r_hat
 from ngvi.inference.draws.coordinates import MAX_DENSE, Coordinates
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.proposals import weighed
+from ngvi.inference.draws.proposals import proposal_for
 from ngvi.inference.draws.trajectories import Draw, Trajectories
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
@@ -118,7 +118,8 @@ def starts_of(
     :param states: of the optima, the best first.
     :raises ValueError: if the log density is finite at no draw.
     """
-    found = [weighed(problem, state, NUM_DRAWS, rng) for state in states]
+    how = NUM_DRAWS, rng
+    found = [proposal_for(problem, state, *how).weighed(*how) for state in states]
     evidence = np.array([one.evidence for one in found])
     weights = np.exp(evidence - np.logaddexp.reduce(evidence))
     middles = (np.arange(num_chains) + 0.5) / num_chains

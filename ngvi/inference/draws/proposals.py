@@ -170,18 +170,5 @@ def proposal_for(problem: Problem, state: State, count: int, rng: np.random.Gene
     return joint
 
 
-def weighed(
-    problem: Problem,
-    state: State,
-    count: int,
-    rng: np.random.Generator,
-) -> Weighed:
-    """Return draws for the model's posterior, of a proposal that up to two rounds have adapted.
-
-    :raises ValueError: if the log density is finite at no draw.
-    """
-    return proposal_for(problem, state, count, rng).weighed(count, rng)
-
-
 def _log_det(root: np.ndarray) -> float:
     return float(np.log(np.diag(root)).sum())

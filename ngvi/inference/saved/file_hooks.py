@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ngvi.inference.saved import serialize
 from ngvi.inference.saved.serialize import Saved
 
 
-class FileHooks:
+class FileHooks(Protocol):
     """Turn the PPL's arrays, parameters and guides into numbers and back.
 
     Each package has one object of a subclass. It holds nothing.
@@ -27,7 +27,6 @@ class FileHooks:
 
     def flat(self, params: dict[str, Any]) -> dict[str, np.ndarray]:
         """Return the numbers of parameters, by flat names."""
-        raise NotImplementedError
 
     def others(self, result: Any) -> dict[str, Any]:
         """Return what a file has to know besides, for JSON."""
@@ -35,18 +34,15 @@ class FileHooks:
 
     def as_array(self, value: Any) -> np.ndarray | None:
         """Return the numbers of one of the PPL's arrays, or None for anything else."""
-        raise NotImplementedError
 
     def place(self, value: Any) -> str:
         """Return the name of the device where one of the PPL's own arrays is."""
-        raise NotImplementedError
 
     def device(self, given: Any) -> Any:
         """Return the device that a user names.
 
         :raises ValueError: if it is none.
         """
-        raise NotImplementedError
 
     def own(self, array: np.ndarray, place: Any = "") -> Any:
         """Return an array of the PPL.
@@ -54,7 +50,6 @@ class FileHooks:
         :param place: a device, or a name of :meth:`place`, for where the PPL has it by itself if
             there is no such device.
         """
-        raise NotImplementedError
 
     def at_a_third(self, support: Any, shape: tuple[int, ...], like: Any) -> float:
         """Return the sum of the value into which a support takes unconstrained thirds.
@@ -62,7 +57,6 @@ class FileHooks:
         :param shape: of these.
         :param like: an array of their kind.
         """
-        raise NotImplementedError
 
     def result(
         self,
@@ -99,7 +93,6 @@ class FileHooks:
 
     def abstract(self, family: Any, dim: int) -> Any:
         """Return a family of ``dim`` latents with shapes in the place of its numbers."""
-        raise NotImplementedError
 
     def rebuilt(
         self,
@@ -114,4 +107,3 @@ class FileHooks:
         :param guide: the user's, or None.
         :param make_guide: makes another, if there is none.
         """
-        raise NotImplementedError

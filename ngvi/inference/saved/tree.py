@@ -14,12 +14,7 @@ from ngvi.inference.saved import schema
 PLACE = re.compile(r"(cpu|cuda|gpu|metal|mps|rocm|tpu|xpu|)(:\d{1,3})?", re.IGNORECASE)
 
 
-def tree_of(
-    value: Any,
-    where: str,
-    arrays: dict[str, np.ndarray],
-    hooks: Any,
-) -> Any:
+def tree_of(value: Any, where: str, arrays: dict[str, np.ndarray], hooks: Any) -> Any:
     """Return a tree of lists, tuples, dicts, numbers, texts and arrays as JSON.
 
     :param where: it is, in words.
