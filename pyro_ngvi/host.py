@@ -24,6 +24,11 @@ from torch import Tensor
 _UNREAD: ContextVar[list[Tensor] | None] = ContextVar("UNREAD", default=None)
 
 
+def doubles(tensor: Tensor) -> np.ndarray:
+    """Return the numbers of a tensor in double precision."""
+    return tensor.detach().double().cpu().numpy()
+
+
 def likely(flag: Tensor) -> bool:
     """Tell whether a flag holds, as it mostly does; :meth:`Reads.measured` reads it later."""
     unread = _UNREAD.get()

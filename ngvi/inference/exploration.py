@@ -120,8 +120,6 @@ class Explorer:
         A run begins at the mode. If there is none, or it is so high that it has hardly any mass,
         as in the neck of a funnel, it begins at the point, as broad as the bound likes best. A
         narrow mode that has the mass of a better optimum shows it by the bound about it.
-
-        :param end: of the ascent from it.
         """
         known = self._known(end)
         if known is not None or not self._may_go_on() or not math.isfinite(end.height):
@@ -192,11 +190,7 @@ class Explorer:
             self._followed(run, math.inf, max(self.runs.tolerance, LEVELS.same))
 
     def _lead(self, run: Run, counts: bool = True) -> Optimum | None:
-        """Return the optimum to which a run leads, as far as it can be followed.
-
-        :param counts: whether its start is one of those that are drawn alike.
-        :return: None if it is not known.
-        """
+        """Return the optimum to which a run leads, as far as it can be followed."""
         best, allowed = self.runs.best, LEVELS.worth
         if run.validation is None:
             run.validation = self.runs.validated(run.search.state, coarsely=True)
@@ -220,10 +214,7 @@ class Explorer:
         return self.runs.is_inside(best.state, self.runs.problem.space.mean(run.search.state))
 
     def _followed(self, run: Run, max_cost: float, tolerance: float) -> Optimum | None:
-        """Return the optimum at the end of a run.
-
-        :param tolerance: of what is left there.
-        """
+        """Return the optimum at the end of a run."""
         self.runs.current, best, same = run, self.runs.best, LEVELS.same
         run.search.tolerance = tolerance
         run.search.advance(max_cost)
@@ -248,8 +239,6 @@ class Explorer:
         to another optimum, or none anywhere, then ends are taken for optima.
 
         :param gap: what it is below the best, in nats.
-        :param counts: whether its start is one of those that are drawn alike; only they are worth
-            following.
         """
         if not run.is_coarse:
             return None  # it was on its way

@@ -147,12 +147,7 @@ class Objective(Protocol):
         obstacle: Callable[[], Exception | None],
         not_additive: Callable[[], Exception | None] | None,
     ) -> None:
-        """Choose the estimator and its groups.
-
-        :param products: Hessian-vector products that a Hessian takes.
-        :param data_size: numbers in the model's largest argument.
-        :param obstacle: see :func:`ngvi.estimators.choice.choose`, as ``not_additive``.
-        """
+        """Choose the estimator and its groups."""
         self.guide, self.dim, self.cost = guide, dim, Cost()
         cubature = ChainCubature.of_guide(guide)
         options = {"has_paths": cubature is not None, "guide": guide, "not_additive": not_additive}

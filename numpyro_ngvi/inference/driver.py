@@ -167,10 +167,7 @@ def _is_traced(tree: Any) -> bool:
 
 @partial(compiled, runs_once=True)
 def _keys(rng_key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Split a key for the guide, for numpy's draws, and for the result.
-
-    :param rng_key: or a seed.
-    """
+    """Split a key for the guide, for numpy's draws, and for the result."""
     is_seed = rng_key.dtype == np.uint32
     init_key, draw_key, result_key = random.split(random.key(rng_key) if is_seed else rng_key, 3)
     return init_key, random.bits(draw_key, (4,), jnp.uint32), result_key

@@ -271,12 +271,7 @@ class Objective(problem.Objective):
 
 
 def _at_once(data_size: int, num_rows: int, has_modes: bool) -> int:
-    """Return how many draws share a pass of a program.
-
-    :param data_size: numbers in the model's largest argument, those of them that it visits.
-    :param num_rows: in its longest one, likewise.
-    :param has_modes: whether each draw is a search for modes, of many data.
-    """
+    """Return how many draws share a pass of a program."""
     most = points_at_once(data_size)
     if jax.default_backend() != "cpu":
         return most

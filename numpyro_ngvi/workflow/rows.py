@@ -114,10 +114,7 @@ class ModelRows:
         return lambda *arrays: run(self._held, *arrays, self._arguments.arrays)
 
     def _parts(self, facts: dict[str, _Facts], theta: jax.Array, arrays: list) -> tuple:
-        """Return the elements by site, the rest of the log density, weights and masks.
-
-        :param facts: of the sites, which are written here.
-        """
+        """Return the elements by site, the rest of the log density, weights and masks."""
         vectors = jnp.split(theta, np.cumsum(self._dims)[:-1])
         density, latents = copy.copy(self._density), dict(zip(self._here, vectors, strict=True))
         density.args, density.kwargs = self._arguments.rebuilt(arrays)

@@ -157,10 +157,7 @@ def own_parameters(result: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _weights_at(model: Any, params: dict[str, Tensor]) -> Iterator[None]:
-    """Set a ``PyroModule``'s plain weights, which it reads itself, to these parameters.
-
-    :param params: unconstrained; the weights take their places.
-    """
+    """Set a ``PyroModule``'s plain weights, which it reads itself, to these parameters."""
     own = dict(model.named_parameters()) if isinstance(model, torch.nn.Module) else {}
     own = {name: weight for name, weight in own.items() if name in params}
     before = {name: weight.data for name, weight in own.items()}

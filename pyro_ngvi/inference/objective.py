@@ -23,8 +23,9 @@ from pyro_ngvi.estimators.differentiate import values_and_gradients
 from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.host import doubles
 from pyro_ngvi.inference.metric import EachRow, flat, gradient_of
-from pyro_ngvi.inference.space import State, StateSpace, doubles
+from pyro_ngvi.inference.space import State, StateSpace
 from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
@@ -203,10 +204,7 @@ class Objective(problem.Objective):
     def _in_passes(
         self, latents: dict[str, Tensor], density: Callable[[], LogDensity]
     ) -> np.ndarray:
-        """Return the log density at latent vectors by site, shape ``(N,)``.
-
-        :param density: gives that of each pass.
-        """
+        """Return the log density at latent vectors by site, shape ``(N,)``."""
         at_once = self._plan.draws_per_pass(self.args, self.kwargs)
 
         def evaluate(start: int) -> Tensor:

@@ -20,6 +20,7 @@ from ngvi.inference.set_up import NO_GAUSSIAN, check_coordinates
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.guide import NaturalGaussianGuide
+from pyro_ngvi.host import doubles
 from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
 
 
@@ -200,11 +201,6 @@ def check_has_gaussian(guide: Any) -> None:
     """Raise a ``ValueError`` if there is no ``NaturalGaussianGuide`` in a guide."""
     if not gaussians(guide):
         raise ValueError(NO_GAUSSIAN.format(guide=type(guide).__name__, library="pyro"))
-
-
-def doubles(tensor: Tensor) -> np.ndarray:
-    """Return the numbers of a tensor in double precision."""
-    return tensor.detach().double().cpu().numpy()
 
 
 def _shapes(coordinates: dict[str, Tensor]) -> dict[str, tuple]:

@@ -19,7 +19,7 @@ from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
 from pyro_ngvi.estimators.moments import gradients_of
 from pyro_ngvi.estimators.quadrature import TorchCalculus, derivatives, of_shape
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.inference.space import doubles
+from pyro_ngvi.host import doubles
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from pyro_ngvi.tracing.messengers import quiet

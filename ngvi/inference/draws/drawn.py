@@ -278,12 +278,7 @@ def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
 
 
 def _by_nuts(result: Any, found: Diagnostics, most: float, deadline: float) -> Diagnostics:
-    """Return draws of chains that go on from a result.
-
-    :param found: by weights.
-    :param most: gradients.
-    :param deadline: by ``time.perf_counter()``.
-    """
+    """Return draws of chains that go on from a result."""
     chains = run_until(result, result._ppl.seed_of_diagnostics(result), most, deadline)
     result.cost = dataclasses.replace(result.cost)
     result.cost.gradients += chains.num_gradients

@@ -68,9 +68,6 @@ def _is_endless(
     """Return whether the density has no end along the axis where draws are.
 
     Nor, where the state is no optimum, along the axis that moves the density least.
-
-    :param theta: draws of the state.
-    :param gaps: from where the way begins to the draws.
     """
     before = _values(problem, state, theta)
     longest = np.linalg.svd(gaps / (np.abs(gaps).max() or 1.0), full_matrices=False)[2][0]
