@@ -80,12 +80,11 @@ ELSEWHERE = {
         "result.loo()": "waic psis_loo elpd",
         "result.to_arviz()": "to_inference_data idata inference_data plot_trace plot_posterior",
     },
-    "FitResult.sample": {"fit(..., draws=) or result.with_draws('corrected')": "corrected"},
     "FitResult.summary": {"prob=; it is a table of all draws": "num_draws"},
     "Diagnostics": {
         "pareto_k": "khat k_hat k",
         "effective_sample_size": "ess n_eff",
-        "accuracy": "are_trusted verdict worst marginals",
+        "accuracy": "are_trusted worst marginals",
     },
     "NutsResult": {"draws, without an MCMC of the PPL": "mcmc get_samples posterior"},
     "nuts": {"nothing: a pass evaluates all chains": "chain_method mp_context jit_compile cores"},

@@ -400,7 +400,6 @@ MISTAKES = {
     "result.diagnostics.khat": "Diagnostics has no .*'khat': write pareto_k",
     "result.summary('beta')": "var_names= has 'beta'; the latent sites are 'weights'",
     "result.summary(prob=95)": "prob must be between 0 and 1",
-    "result.sample(10, corrected=True)": r"no argument corrected=: write fit\(..., draws=",
     "package.tempered(lambda: None, -1.0)": "temperature must be positive and finite",
     "package.tempered(lambda: None, 'cold')": "temperature must be positive and finite",
     "package.tempered(None, 1.0)": "model must be a function",

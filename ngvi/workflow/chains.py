@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ngvi._warn import warn
+from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN
 from ngvi.inference.draws import nuts
 from ngvi.inference.draws.drawn import check_density
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult
@@ -24,7 +24,21 @@ def by_nuts(result: Any, request: NutsRequest, key: Any) -> NutsResult:
     found = nuts.run_until(result, result._ppl.seed_of(key), request=request)
     if not found.accuracy.is_accurate:
         warn(f"The draws of these chains are doubtful: {found.accuracy.words}.")
-    return dataclasses.replace(found, _to_arviz=functools.partial(_of_chains, result))
+    return found
+
+
+def was_corrected(sample: Callable) -> Callable:
+    """Take ``corrected=``, an argument of earlier versions, with the sentence of its end."""
+
+    @functools.wraps(sample)
+    def called(result: Any, *args: Any, **kwargs: Any) -> Any:
+        if "corrected" in kwargs:
+            asked = {True: CORRECTED, False: GAUSSIAN}.get(kwargs.pop("corrected"), AUTO)
+            warn(f"sample(corrected=) ends with 0.5: write result.with_draws({asked!r}).sample().")
+            result = result if asked == result._draws else result.with_draws(asked)
+        return sample(result, *args, **kwargs)
+
+    return called
 
 
 def check_whitened(result: Any) -> None:
@@ -42,7 +56,7 @@ def check_whitened(result: Any) -> None:
     result.family.log_det_scale()  # which a mixture does not have
 
 
-def _of_chains(
+def chains_for_arviz(
     result: Any,
     found: NutsResult,
     *,
@@ -52,6 +66,7 @@ def _of_chains(
     coords: Mapping[str, Sequence] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
+    """Return chains that go on from a result; see ``NutsResult.to_arviz``."""
     wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
     stats = {name: _joined(value) for name, value in found.sample_stats.items()}
     draws = {name: result._files.own(_joined(value)) for name, value in found.draws.items()}

@@ -20,7 +20,7 @@ from ngvi.inference.new_groups import Asked, guide_for_groups
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import Fitted
 from ngvi.inference.tells import alone, door_with_options_of, unhandled
-from ngvi.workflow.chains import by_nuts, check_whitened, for_arviz
+from ngvi.workflow import chains
 from ngvi.workflow.evidence import LogEvidence
 from ngvi.workflow.influence import Influence, influence
 from ngvi.workflow.loo_steps import Clock
@@ -45,7 +45,9 @@ class FitResult(Fitted):
 
     #: Who may make the draws, as ``draws=`` of ``fit``.
     _draws: str = AUTO
+    _chains_for_arviz = chains.chains_for_arviz
 
+    @chains.was_corrected
     @door_with_options_of("_ppl.key")
     @unhandled
     def sample(self, num_samples: int = 1000, **options: Any) -> dict[str, Any]:
@@ -116,7 +118,6 @@ class FitResult(Fitted):
             with self._at_model():  # which warns if it is another one than at the fit
                 pass
         found = self._ppl.predictions(self, new_groups, of_fit, run, num_samples, key)
-        # A factor is an observed site, and has no numbers.
         return {name: value for name, value in found.items() if np.prod(value.shape[1:])}
 
     @unhandled
@@ -169,7 +170,6 @@ class FitResult(Fitted):
         enumerated latents are summed out::
 
             nuts = result.nuts()
-            print(nuts)
             nuts.draws["mu"]  # of shape (chains, draws, ...)
 
         :param num_samples: draws of each chain; by default as many as make every mean accurate to
@@ -185,7 +185,8 @@ class FitResult(Fitted):
             is a list.
         """
         asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
-        return by_nuts(self, NutsRequest(*asked).checked(), self._ppl.key(self, NUTS, **options))
+        request = NutsRequest(*asked).checked()
+        return chains.by_nuts(self, request, self._ppl.key(self, NUTS, **options))
 
     @alone
     def whitened_density(self) -> WhitenedDensity:
@@ -199,7 +200,7 @@ class FitResult(Fitted):
 
         :raises ValueError: as :meth:`nuts`.
         """
-        check_whitened(self)
+        chains.check_whitened(self)
         return self._ppl.whitened_density(self)
 
     @functools.cached_property
@@ -256,7 +257,7 @@ class FitResult(Fitted):
         :raises ValueError: for labels or names that fit no axis.
         """
         wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
-        return for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
+        return chains.for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
 
     @alone
     def summary(
@@ -352,7 +353,6 @@ class FitResult(Fitted):
         elsewhere. ``bound`` is an estimate of all rows' bound, and ``bound_error`` has these
         variances in it. It warns of rows that the result has. The fit stays as it is::
 
-            result = fit(model, X[:1000], y[:1000])
             result = result.update(X[1000:2000], y[1000:2000])
 
         :param args: arguments of the model, with the new rows alone.

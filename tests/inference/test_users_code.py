@@ -224,3 +224,16 @@ def test_a_log_density_stands_in_the_place_of_a_model(ppl, tmp_path):
     assert result.log_evidence.is_reliable and "to be believed" in repr(result.log_evidence)
     with pytest.raises(ValueError, match="no rows: its likelihood is in the factor"):
         result.loo()
+
+
+def test_chains_of_a_fit_go_to_arviz_and_what_went_of_sample_warns(ppl):
+    def model(y):
+        mean = ppl.sample("mean", ppl.dist.Normal(0.0, 100.0))
+        ppl.sample("y", ppl.dist.Normal(mean, 1.0).expand([3]).to_event(1), obs=y)
+
+    result = ppl.fit(model, ppl.array([1.0, 2.0, 3.0]), draws="nuts")
+    assert result.diagnostics.verdict == "accurate"
+    data = result.diagnostics.chains.to_arviz(prior=False)
+    assert data.posterior["mean"].std() == pytest.approx(3**-0.5, rel=0.15)
+    with pytest.warns(UserWarning, match="with_draws\\('gaussian'\\)"):
+        assert len(result.sample(7, corrected=False)["mean"]) == 7

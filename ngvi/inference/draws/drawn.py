@@ -70,8 +70,13 @@ class Diagnostics(TellsWhatItHas):
     #: Chains of NUTS, with their divergences, R-hat and effective draws.
     chains: Any = None
 
+    @property
+    def verdict(self) -> str:
+        """``"accurate"`` or ``"doubtful"``: of :attr:`accuracy`."""
+        return self.accuracy.verdict
+
     def __repr__(self) -> str:
-        return f"Diagnostics({self.accuracy.verdict}: {self.how}; {self.accuracy.words})"
+        return f"Diagnostics({self.verdict}: {self.how}; {self.accuracy.words})"
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what a file holds of them."""

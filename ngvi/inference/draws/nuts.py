@@ -272,7 +272,7 @@ class NutsResult(TellsWhatItHas):
     sample_stats: dict[str, np.ndarray]
     #: Index of the optimum at which each chain has begun.
     optima: np.ndarray
-    _to_arviz: Any = None
+    _result: Any  # from which the chains go on
 
     @property
     def verdict(self) -> str:
@@ -294,7 +294,7 @@ class NutsResult(TellsWhatItHas):
         """The smallest number of independent draws that those of a latent are worth."""
         return float(effective_draws(flat(self.draws, 2)).min())
 
-    @door_with_options_of("_to_arviz")
+    @door_with_options_of("_result._chains_for_arviz")
     def to_arviz(self, **options: Any) -> Any:
         """Return the draws with their chains, and statistics of transitions, for ArviZ.
 
@@ -304,7 +304,7 @@ class NutsResult(TellsWhatItHas):
         :return: an ``arviz.InferenceData``, or an ``xarray.DataTree`` from ArviZ 1 on.
         :raises ModuleNotFoundError: without ArviZ.
         """
-        return self._to_arviz(self, **options)
+        return self._result._chains_for_arviz(self, **options)
 
     def __repr__(self) -> str:
         chains, count = self.latents.shape[:2]
@@ -360,7 +360,7 @@ def run_until(
         "n_steps": found.steps,
         "acceptance_rate": found.accepted,
     }
-    return NutsResult(draws, found.z, accuracy, gradients, stats, starts.optimum)
+    return NutsResult(draws, found.z, accuracy, gradients, stats, starts.optimum, result)
 
 
 def states_of(result: Any, problem: Problem, state: State) -> list[State]:
