@@ -17,6 +17,7 @@ from ngvi._foreign import note_foreign_arguments
 from ngvi._lock import remembered, serialised
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_key, shown
+from ngvi.optim.rule import SKIPPED
 from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
 from numpyro_ngvi.optim.joint import JointState
@@ -212,10 +213,7 @@ class SVI(numpyro.infer.SVI):
             self.loss.add_up(self._num_dropped, int(total))
         if any(map(int, skipped)):
             self._has_warned_of_steps = True  # once is enough
-            warn(
-                "A step was skipped: a gradient or the step's result is not finite, or the step "
-                "before led far off. Parameters keep their last good value."
-            )
+            warn(f"A step {SKIPPED}")
         dropped = [self._num_dropped.total] if self._num_dropped else []
         states = jax.tree.leaves(self.state.optim_state, is_leaf=_counts_skipped)
         skipped = [state.num_skipped for state in states if _counts_skipped(state)]

@@ -138,6 +138,16 @@ def test_a_first_loss_that_is_not_finite_is_an_error_of_step_numpyro():
         assert svi.state is None
 
 
+def test_a_step_that_is_skipped_names_the_step_size_pyro():
+    ppl = load("pyro")
+    model, y = models.location(ppl), _data(ppl)
+    optim, loss = ppl.package.BLR({"lr": 0.1}), ppl.elbo("Trace_ELBO")
+    svi = ppl.package.SVI(model, ppl.guide(model), optim, loss)
+    svi.step(y)
+    with pytest.warns(UserWarning, match=r"was skipped.*step size that is given.*BLR\(\)"):
+        svi.step(y + np.inf)
+
+
 def test_a_step_that_is_skipped_is_warned_of_once_numpyro():
     jax = pytest.importorskip("jax")
     ppl = load("numpyro")
@@ -149,7 +159,7 @@ def test_a_step_that_is_skipped_is_warned_of_once_numpyro():
             warnings.simplefilter("error")
             svi.step(y)
             float(svi.step(y * np.nan))
-        with pytest.warns(UserWarning, match="A step was skipped.*not finite"):
+        with pytest.warns(UserWarning, match="A step was skipped.*not finite.*BLR"):
             svi.step(y)
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -24,6 +24,13 @@ TINY = 1e-37
 #: A step size: a number, a schedule from the number of steps taken, or :class:`PartRates`.
 Rates = Any
 
+#: What a warning says of a step that is not taken.
+SKIPPED = (
+    "was skipped: a gradient or the step's result is not finite, or the step before led far off. "
+    "Parameters keep their last good value. A step size that is given may be too large: BLR() "
+    "without one adapts."
+)
+
 
 class PartRates(NamedTuple):
     """Step sizes of means and of scales."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ngvi._warn import warn
 from ngvi.families.direction import Families, values
-from ngvi.optim.rule import Rule
+from ngvi.optim.rule import SKIPPED, Rule
 from ngvi.optim.with_conjugate import WithConjugate, with_conjugate
 from pyro_ngvi.families.coordinates import coordinate_of, families_in
 from pyro_ngvi.host import FailedError, label
@@ -159,10 +159,7 @@ class JointOptimizer(torch.optim.Optimizer):
         self.states[owners] = JointState(state.count, state.num_skipped + 1, rule_state)
         if earlier is not here:
             _copy(earlier, families)
-        warn(
-            f"A step of {', '.join(owners)} was skipped: a gradient or the step's result is not "
-            "finite, or the step before led far off. Parameters keep their last good value."
-        )
+        warn(f"A step of {', '.join(owners)} {SKIPPED}")
 
     @property
     def recovers(self) -> bool:
