@@ -10,7 +10,7 @@ take ten times as long for 10^5 matrices of size 1 to 4. Larger sizes go to LAPA
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ngvi.linalg.matrices import Array, Matrices
 
@@ -18,18 +18,16 @@ from ngvi.linalg.matrices import Array, Matrices
 SMALL = 6
 
 
-class Batched(Protocol):
+class Batched:
     """Operations on batches of small matrices.
 
-    A package writes what has no body here; the rest follows.
+    A package writes what raises ``NotImplementedError`` here; the rest follows.
 
     :param matrices: what it does with single matrices.
     """
 
     #: Up to this many terms a sum over a leading axis is written out.
     few_terms: int = SMALL
-    matrices: Matrices
-    xp: Any  #: Torch or ``jax.numpy``.
 
     def __init__(self, matrices: Matrices) -> None:
         self.matrices, self.xp = matrices, matrices.xp
@@ -38,18 +36,23 @@ class Batched(Protocol):
 
     def tensordot(self, left: Array, right: Array, axes: Any) -> Array:
         """Return the library's own, in full precision."""
+        raise NotImplementedError
 
     def zeros(self, shape: Sequence[int], like: Array) -> Array:
         """Zeros of the dtype and device of ``like``."""
+        raise NotImplementedError
 
     def _matmul(self, left: Array, right: Array) -> Array:
         """:meth:`matmul` of as many matrices on either side, of many terms."""
+        raise NotImplementedError
 
     def _times(self, matrix: Array, vector: Array) -> Array:
         """:meth:`times` for more than one matrix."""
+        raise NotImplementedError
 
     def _transpose_times(self, matrix: Array, vector: Array) -> Array:
         """:meth:`transpose_times` for more than one matrix."""
+        raise NotImplementedError
 
     # -- products ---------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -145,10 +146,10 @@ class Definite(Matrices):
             plain > floor + self.rounding(size), plain, self.smallest + 0.0 * plain
         )
 
-    def rounding(self, size: Array) -> Array:
-        """Return what rounding may leave of a sum of four terms of this size, and of 1."""
+    def rounding(self, size: Array, terms: int = 4) -> Array:
+        """Return what rounding may leave of a sum of so many terms of this size, and of 1."""
         eps = float(self.xp.finfo(size.dtype).eps)
-        return 8 * eps * self.at_least(abs(size), 1.0)
+        return 4 * math.sqrt(terms) * eps * self.at_least(abs(size), 1.0)
 
     def raised_root(self, change: Array, floor: float) -> tuple[Array, Array]:
         """:meth:`precision_root`, and the projector on the eigenvectors that are not corrected.

@@ -29,13 +29,16 @@ def scan(function: Callable, state: Any, rows: tuple, reverse: bool = False) -> 
     return state, results[::-1] if reverse else results
 
 
-def two_loop(pairs: Pairs, gradient: Any, metric: Callable[[Any], Any]) -> Any:
+def two_loop(
+    pairs: Pairs, gradient: Any, metric: Callable[[Any], Any], scan: Callable = scan
+) -> Any:
     """Return a quasi-Newton direction from ``gradient``.
 
     :param metric: the direction that the pairs correct, a linear function of the gradient.
+    :param scan: ``jax.lax.scan`` for JAX's arrays.
     """
-    rest, amounts = first_loop(pairs, gradient)
-    return second_loop(pairs, amounts, metric(rest))
+    rest, amounts = first_loop(pairs, gradient, scan)
+    return second_loop(pairs, amounts, metric(rest), scan)
 
 
 def first_loop(pairs: Pairs, gradient: Any, scan: Callable = scan) -> tuple[Any, Any]:
