@@ -379,7 +379,7 @@ MISTAKES = {
     "fit(ppl, Rows)": r"model is the class Rows: make an object of it, Rows\(...\)",
     "ppl.guide(Rows)": "model is the class Rows",
     "package.SVI(Rows, ppl.guide(model), ppl.optimiser(), ppl.elbo())": r"write Rows\(\)",
-    "fit(ppl, asking(ppl, np.exp))": r"latent, for a plain number \(.*py:\d+, .*where\(",
+    "fit(ppl, asking(ppl, np.exp))": r"data, for a plain number \(.*py:\d+, .*where\(",
     # -- sites without a distribution or a density
     "linear(ppl, ppl.array([1.0, np.nan, 2.0]), y)": "'y' is NaN: argument 0 holds NaN at 1 of 3",
     "linear(ppl, y, y, ppl.array([1.0, -1.0, 1.0]))": "invalid .*scale|scale .*constraint",
