@@ -32,6 +32,8 @@ _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_tre
 _WITH_RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 #: Operations that hold functions of the user's.
 _WITH_FUNCTIONS = ("custom_vmap_call", "pure_callback", "io_callback")
+#: Folders of functions whose rules nobody corrects between two calls.
+_LIBRARIES = "/jax/_src/", "/numpyro/", "/numpyro_ngvi/"
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 _SETTINGS = (
     "jax_enable_x64",
@@ -275,7 +277,7 @@ def _is_librarys(params: dict[str, Any]) -> bool:
     """Tell whether a rule of a derivative is JAX's or NumPyro's: a user may correct his own."""
     program = next(one.jaxpr for one in params.values() if isinstance(one, ClosedJaxpr))
     where = str(program.debug_info.func_src_info).partition("solves.py")  # whose rules are given
-    return not where[1] and ("/jax/_src/" in where[0] or "/numpyro/" in where[0])
+    return not where[1] and any(path in where[0] for path in _LIBRARIES)
 
 
 def _frozen(value: Any) -> Hashable:

@@ -58,12 +58,15 @@ def test_what_is_not_finite_is_no_accuracy():
 
 
 def test_chains_are_judged_by_each_other(rng):
+    def of(draws):
+        return Accuracy.of_chains({"x": draws}, np.zeros(draws.shape[:2], bool))
+
     draws = rng.standard_normal((4, 500, 2))
-    assert Accuracy.of_chains({"x": draws}).is_accurate
-    few = Accuracy.of_chains({"x": draws[:, :50]})
+    assert of(draws).is_accurate
+    few = of(draws[:, :50])
     assert few.verdict == "doubtful" and not few.fault
     draws[0] += 1.0
-    assert "do not agree" in Accuracy.of_chains({"x": draws}).fault
+    assert "do not agree" in of(draws).fault
 
 
 @pytest.mark.parametrize("count", [6, 26, 100, 1000, 20_000])
@@ -134,7 +137,8 @@ class Rare(Skew):
 
 
 def weighed(problem, state):
-    return proposals.weighed(problem, state, NUM, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    return proposals.proposal_for(problem, state, NUM, rng).weighed(NUM, rng)
 
 
 def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():

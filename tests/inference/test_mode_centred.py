@@ -160,7 +160,7 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
     assert [one.name for one in result.restarts] == ["the guide's start"]
     assert re.search(r"locals +by their modes given the rest\n", repr(result))
     names = set(result.diagnostics.accuracy.names)
-    assert {"mu", "tau", "standardised eta[7]"} < names  # what the Gaussian is over
+    assert {"mu", "tau", "eta[7]"} < names  # the model's own latents
     assert "hint" not in repr(result) and "hint" not in repr(plain)
     assert len(result.trace) == result.restarts[0].num_steps
     if store is not None:
