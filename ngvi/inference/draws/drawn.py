@@ -25,7 +25,7 @@ import numpy as np
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
 from ngvi.inference.draws.accuracy import Accuracy, numbers
-from ngvi.inference.draws.nuts import run_until
+from ngvi.inference.draws.nuts import WAY_OUT, run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE, error_of_k, tail_size
 from ngvi.inference.draws.proposals import (
     ENOUGH_DRAWS,
@@ -48,8 +48,9 @@ FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
 MAX_LATENTS = 2000
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
-#: Gradients that NUTS may take unasked.
-MOST_GRADIENTS = 50_000
+#: Gradients that NUTS may take unasked, if these take no more seconds than this, or than this many
+#: times the fit.
+MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 30.0, 10.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -219,8 +220,9 @@ class _Maker:
 
     def by_weights(self, asked: str) -> Diagnostics:
         """Return the Gaussian's draws, or those that weights correct, if these are better."""
-        if asked == CORRECTED:
-            check_density(self.result, self.problem, "draws='corrected'", "Leave it out.")
+        if asked in (CORRECTED, NUTS):
+            way_out = WAY_OUT if asked == NUTS else "Leave it out."
+            check_density(self.result, self.problem, f"draws={asked!r}", way_out)
         if self.why_no_weights:
             return undefined(self.why_no_weights)
         most = max(FEW_DRAWS, NUMBERS_AT_ONCE // self.problem.space.noise_dim)
@@ -279,6 +281,7 @@ def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
     if makes.why_no_density or result.change is not None or result.dim > MAX_LATENTS:
         return False
     price = result.cost.prices.gradient
+    seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
     return not MOST_GRADIENTS * price > seconds and seconds > 0
 
 
