@@ -42,7 +42,7 @@ WRONG = [
     "NaturalGaussianGuide(model, 'diag')",
     "NaturalELBO(10, 'hesian')",
     "SVI(model, guide, BLR, NaturalELBO())",
-    "families.Diagnoal()",
+    "families.Diagonaal()",
 ]
 HEAD = """
 import numpy as np

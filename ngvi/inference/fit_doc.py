@@ -12,9 +12,8 @@ quasi-Newton correction, and draws are as many as their noise requires::
 starts again would find a better optimum, ``"local"`` if others have not been ruled out, or ``"not
 converged"``.
 
-Models that see a part of their rows, too many times to see all of them at each step, get fresh
-draws and rows at every step, and step sizes from the noise that the fit sees; there ``tolerance``
-is met on average.
+Models that see a part of their rows get fresh draws and rows at every step, unless all rows can be
+read each time. Step sizes then follow the noise, and ``tolerance`` is met on average.
 
 Of a model without continuous latents its own parameters are fitted, by maximum likelihood; the
 result then has a latent ``"_no_latents"``, a standard normal on which nothing depends.
@@ -41,16 +40,17 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param curvature: ``"spherical"`` (gradients at orthogonal points,
     :class:`~ngvi.estimators.table.Spherical`), ``"quadrature"`` (no points, where the log density
     allows it, :class:`~ngvi.estimators.table.Quadrature`), ``"hessian"``, ``"stein"``, or
-    ``"auto"``: quadrature where it can be, from 100 latents on, or 2000 of a structured family;
-    else ``"spherical"`` where the model has locals (:mod:`~ngvi.inference.samples`), Hessians where
-    the family's take few products, or ``"spherical"`` up to 2000 latents.
+    ``"auto"``. The last takes quadrature where it can be, from 100 latents on, or 2000 of a
+    structured family. Else it takes ``"spherical"`` where the model has locals
+    (:mod:`~ngvi.inference.samples`), Hessians where the family's take few products, or
+    ``"spherical"`` up to 2000 latents.
 :param tolerance: what may be left to the optimum, in nats.
 :param max_steps: the most steps of one search.
 :param effort: ``"quick"`` for the local optimum from one start, without a claim about others: its
     verdict is ``"local"`` at best; ``"standard"``; or ``"thorough"``, which looks for other optima
-    eight times as long where a better one has not become unlikely: for each gradient that led to
-    the best optimum others take none, one or eight, or 20,000 in all if that is more, which is what
-    the shortest run of NUTS takes. It ends sooner where a better optimum is unlikely.
+    eight times as long. For each gradient that led to the best optimum others take none, one or
+    eight, or 20,000 in all if that is more. The search ends sooner where a better optimum is
+    unlikely.
 :param time_limit: in seconds of wall-clock time, None for no limit. It has the last validation and
     the report in it: no evaluation begins that would leave them less than 200 draws each, by what
     one has taken so far. A fit ends with the first step, or the compilation, in which it is
@@ -84,8 +84,8 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :raises TypeError: for a keyword that neither ``fit`` nor the model has, or arguments with which the
     model cannot be called.
 :raises ValueError: for a model that observes nothing, data with NaN, a tolerance or a number of
-    steps that is not positive, an unknown curvature or family, a guide without a
-    ``NaturalGaussianGuide``, an ``init`` with other latents than the model's, an argument that
-    another one makes meaningless, ``draws="nuts"`` where NUTS cannot run (minibatches, parameters
-    of the model's own, several guides in one), or a ``checkpoint`` of another model.
+    steps that is not positive, an unknown curvature or family, or a guide without a
+    ``NaturalGaussianGuide``. So do an ``init`` or a ``checkpoint`` of another model, an argument
+    that another one makes meaningless, and ``draws="nuts"`` where NUTS cannot run (minibatches,
+    parameters of the model's own, several guides in one).
 """

@@ -284,9 +284,9 @@ def check_ivon(
 class InitialHess(NamedTuple):
     """``hess_init`` of IVON by weight: which gradients are large before the first step.
 
-    The root of the mean square of the gradients of some minibatches, at the weights as they are,
-    where it is small with a part of the mean square over the tensor or over all weights, whichever
-    is larger, and divided by a number that makes the mean of ``1 / h`` one::
+    The root of the mean square of the gradients of some minibatches, at the weights as they are.
+    Where it is small a part of the mean square over the tensor or over all weights is added,
+    whichever is larger. A number divides it that makes the mean of ``1 / h`` one::
 
         h_i ~ (mean_b g_bi^2 + floor^2 max(mean_bj of the tensor, mean_bj of all g_bj^2))^(1/2)
 

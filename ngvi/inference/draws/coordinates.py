@@ -5,8 +5,8 @@ shortest step that curvature asks for: ``sqrt(max eig Cov(z) max eig Cov(gradien
 its condition number. Draws of all chains and their gradients estimate it for any linear map. So
 coordinates of the fit, a scaling of these or of the model's own, and a full matrix are compared
 without a further gradient. Each makes the covariances of draws and of gradients inverse to each
-other as far as it can, from half of the chains, and is judged by the others (Fisher divergence;
-Seyboldt et al., 2025, *Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence*).
+other as far as it can, from half of the chains. The other half judges it, by the Fisher divergence
+(Seyboldt et al., 2025, *Preconditioning Hamiltonian Monte Carlo by minimizing Fisher divergence*).
 """
 
 from __future__ import annotations
