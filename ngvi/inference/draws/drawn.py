@@ -36,7 +36,7 @@ from ngvi.inference.draws.proposals import (
     proposal_for,
 )
 from ngvi.inference.options import LEVELS
-from ngvi.inference.prices import FEW_DRAWS, num_affordable
+from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable
 from ngvi.inference.problem import Objective, Problem
 from ngvi.inference.saved.schema import printable
 from ngvi.inference.tells import TellsWhatItHas
@@ -189,6 +189,8 @@ def made(result: Any, asked: str, seconds: float = math.inf) -> Diagnostics:
         cost = dataclasses.replace(result.cost)
         cost.share(problem.objective.cost)
         result.cost = cost
+    if asked == AUTO:  # also a limit for chains, whose gradients may take longer than the fit's
+        seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
         most = MOST_GRADIENTS if asked == AUTO else math.inf
@@ -237,7 +239,8 @@ class _Maker:
         if is_enough or self.why_no_density:
             return best
         is_large, is_hopeless = self.result.dim > MAX_LATENTS, pilot.share < HOPELESS
-        is_vain = is_large or is_hopeless or count < NUM_DRAWS or bool(best.accuracy.fault)
+        is_long = FIRST_DRAWS * self.result.cost.prices.draw > max(self.result.seconds, FREE)
+        is_vain = is_large or is_hopeless or is_long or bool(best.accuracy.fault)
         if asked == AUTO and is_vain:
             return best
         found = self._corrected(pilot)
@@ -280,9 +283,7 @@ def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
     """Return whether NUTS may go on from a result unasked."""
     if makes.why_no_density or result.change is not None or result.dim > MAX_LATENTS:
         return False
-    price = result.cost.prices.gradient
-    seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
-    return not MOST_GRADIENTS * price > seconds and seconds > 0
+    return seconds > 0 and not MOST_GRADIENTS * result.cost.prices.gradient > seconds
 
 
 def _by_nuts(result: Any, found: Diagnostics, most: float, deadline: float) -> Diagnostics:
@@ -292,11 +293,8 @@ def _by_nuts(result: Any, found: Diagnostics, most: float, deadline: float) -> D
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"
-    latents = chains.latents.reshape(count * each, -1)
-    rng = np.random.default_rng(0)
-    return Diagnostics(
-        NUTS, chains.accuracy, how, rng.permutation(latents), found.log_weights, chains
-    )
+    latents = np.random.default_rng(0).permutation(chains.latents.reshape(count * each, -1))
+    return Diagnostics(NUTS, chains.accuracy, how, latents, found.log_weights, chains)
 
 
 def chosen(held: int, count: int, rng: np.random.Generator) -> np.ndarray:
