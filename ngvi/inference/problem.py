@@ -62,6 +62,11 @@ class Cost:
     prices: Prices = dataclasses.field(default=Prices(), compare=False)
 
     @property
+    def counts(self) -> dict[str, int]:
+        """The numbers of evaluations, by kind."""
+        return {name: count for name, count in vars(self).items() if name != "prices"}
+
+    @property
     def evaluations(self) -> int:
         """Gradients and Hessian-vector products."""
         return self.gradients + self.products
@@ -77,8 +82,8 @@ class Cost:
 
     def share(self, other: Cost) -> None:
         """Let both have the counts of both; what one takes stays their own."""
-        for name in vars(self).keys() - {"prices"}:
-            total = getattr(self, name) + getattr(other, name)
+        for name, own in self.counts.items():
+            total = own + getattr(other, name)
             setattr(self, name, total)
             setattr(other, name, total)
 

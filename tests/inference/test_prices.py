@@ -74,3 +74,9 @@ def test_what_compiles_has_no_price():
 def test_draws_of_the_report_take_a_fifth_of_the_fit(price, seconds, expected):
     cost = dataclasses.replace(Cost(), prices=Prices(value=price))
     assert num_affordable(SimpleNamespace(cost=cost, seconds=seconds), 4000) == expected
+
+
+def test_counts_are_the_evaluations_by_kind_without_their_prices():
+    cost = Cost(gradients=3, values=7, prices=Prices(value=0.1))
+    counts = {"gradients": 3, "products": 0, "values": 7, "passes": 0, "compiled": 0, "reused": 0}
+    assert cost.counts == counts

@@ -257,13 +257,10 @@ class _Maker:
         if not accuracy.is_accurate and MOST_DRAWS * found.share > ENOUGH_DRAWS:
             found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
             accuracy = self._accuracy(found, True)
-        how = (
-            f"the Gaussian, corrected by weights: {len(found.raw):,} draws worth "
-            f"{found.effective:,.0f}"
-        )
-        return Diagnostics(
-            CORRECTED, accuracy, how, found.resampled(NUM_DRAWS, self.rng), pilot.raw
-        )
+        worth = f"{len(found.raw):,} draws worth {found.effective:,.0f}"
+        how = f"the Gaussian, corrected by weights: {worth}"
+        latents = found.resampled(NUM_DRAWS, self.rng)
+        return Diagnostics(CORRECTED, accuracy, how, latents, pilot.raw)
 
     def _accuracy(self, found: Weighed, is_corrected: bool) -> Accuracy:
         parts = self.result._gaussians()
