@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,7 @@ from ngvi.inference.draws import nuts
 from ngvi.inference.draws.drawn import check_density
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult
 from ngvi.inference.posterior import to_numpy
+from ngvi.inference.tells import Function
 from ngvi.workflow import arviz
 
 
@@ -27,7 +28,7 @@ def by_nuts(result: Any, request: NutsRequest, key: Any) -> NutsResult:
     return found
 
 
-def was_corrected(sample: Callable) -> Callable:
+def was_corrected(sample: Function) -> Function:
     """Take ``corrected=``, an argument of earlier versions, with the sentence of its end."""
 
     @functools.wraps(sample)
@@ -38,7 +39,7 @@ def was_corrected(sample: Callable) -> Callable:
             result = result if asked == result._draws else result.with_draws(asked)
         return sample(result, *args, **kwargs)
 
-    return called
+    return called  # type: ignore[return-value]
 
 
 def check_whitened(result: Any) -> None:
