@@ -119,16 +119,19 @@ def table(rows: list[dict[str, str]]) -> list[str]:
     return [head, f"|{'|'.join(rule)}|", *body]
 
 
-def figure(num_rows: int = 1, num_columns: int = 1, size: tuple[float, float] = (4.0, 3.4)) -> Any:
+def figure(
+    num_rows: int = 1, num_columns: int = 1, size: tuple[float, float] = (4.0, 3.4), **options: Any
+) -> Any:
     """An empty figure and its axes, an array of two dimensions.
 
     :param size: of one panel, in inches.
+    :param options: of ``matplotlib.pyplot.subplots``.
     """
     from examples.demo.plots import STYLE, plt  # which chooses the backend
 
     plt.rcParams.update(STYLE | {"font.size": 9})
     whole = (size[0] * num_columns, size[1] * num_rows)
-    return plt.subplots(num_rows, num_columns, figsize=whole, squeeze=False)
+    return plt.subplots(num_rows, num_columns, figsize=whole, squeeze=False, **options)
 
 
 def save(figure: Any, name: str) -> None:

@@ -6,11 +6,10 @@ Each method and model is a process of its own, in double precision with one thre
 the processor from data to draws: *cold* is the first data set, compilation included and imports
 not; *warm* is the second, other data of the same shapes. *Right* is a method whose every mean is
 within 0.1 standard deviations, and every standard deviation within a tenth, of those of a long run
-of NumPyro's NUTS (of the non-centred model, where there is one). ``fit`` and ``corrected`` are of
-one process: corrected draws come after it. Of ``time_to_posterior.csv``, which it writes with
-``.png``, rows that are asked for are replaced. What is not installed
-(``pip install 'ngvi[peers]'``) is left out, and of a run that is not waited for (``--limit``) the
-table has the seconds that it had taken.
+of NumPyro's NUTS (of the non-centred model, where there is one). The draws of ``fit`` are those of
+its result, as they come. Of ``time_to_posterior.csv``, which it writes with ``.png``, rows that are
+asked for are replaced. What is not installed (``pip install 'ngvi[peers]'``) is left out, and of a
+run that is not waited for (``--limit``) the table has the seconds that it had taken.
 
 Time: an hour. Data: logistic/, misc/radon_minnesota.csv; the extra peers for all methods.
 """
@@ -30,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from benchmarks import pages
 from benchmarks.models.posteriors import MODELS, model_of
@@ -224,29 +225,40 @@ def picture() -> None:
     """
     rows = pages.read(TABLE)
     models = list(dict.fromkeys(row["model"] for row in rows))
-    longest = 1.3 * max(_seconds(row["cold"]) for row in rows)
-    columns = min(3, len(models))
-    count = math.ceil(len(models) / columns)
-    figure, axes = pages.figure(count, columns, size=(3.9, 2.5))
-    for axis in axes.ravel()[len(models) :]:
-        axis.set_visible(False)
+    methods = sorted({row["method"] for row in rows}, key=_place, reverse=True)
+    columns = math.ceil(len(models) / 2)
+    size = (13.0 / columns, 0.6 + 0.22 * len(methods))
+    figure, axes = pages.figure(2, columns, size=size, sharex=True, sharey=True)
     for axis, name in zip(axes.ravel(), models, strict=False):
-        own = sorted((row for row in rows if row["model"] == name), key=_place, reverse=True)
-        for place, row in enumerate(own):
-            is_right = row["right"] in ("yes", REFERENCE)
-            color = "C0" if row["method"].startswith("fit") else "0.5"
-            face = color if is_right else "none"
-            style = {"color": face, "edgecolor": color, "linestyle": "-" if row["right"] else ":"}
-            axis.barh(place, _seconds(row["cold"]), 0.7, alpha=0.6, **style)
-            if row["cold"].startswith(">"):
-                axis.plot(_seconds(row["cold"]), place, ">", color=color, markersize=6)
-            if row["warm"]:
-                axis.plot(float(row["warm"]), place, "|", color="black", markersize=12)
-        axis.set_yticks(range(len(own)), [row["method"] for row in own])
-        axis.set(xscale="log", title=name, xlabel="seconds of CPU", xlim=(0.1, longest))
+        for row in (row for row in rows if row["model"] == name):
+            _bar(axis, methods.index(row["method"]), row)
+        axis.set_title(name, fontsize="medium")
+        axis.set(xscale="log", xlim=(0.1, None))
         axis.xaxis.set_major_formatter("{x:g}")
-    figure.tight_layout()
+    axes[0, 0].set_yticks(range(len(methods)), methods)
+    figure.supxlabel("seconds of the processor, from data to draws", fontsize="medium")
+    grey = {"edgecolor": "0.5", "alpha": 0.6}
+    legend = {
+        "right": Patch(color="0.5", alpha=0.6),
+        "not right": Patch(facecolor="none", **grey),
+        "without a reference": Patch(facecolor="none", linestyle=":", **grey),
+        "the second data set": Line2D([], [], color="black", marker="|", linestyle=""),
+    }
+    figure.legend(legend.values(), legend, loc="upper center", ncols=4, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
     pages.save(figure, PICTURE)
+
+
+def _bar(axis: Any, place: int, row: dict[str, str]) -> None:
+    """A method's seconds in the panel of a model."""
+    color = "C0" if row["method"].startswith("fit") else "0.5"
+    face = color if row["right"] == "yes" else "none"
+    style = {"color": face, "edgecolor": color, "linestyle": "-" if row["right"] else ":"}
+    axis.barh(place, _seconds(row["cold"]), 0.7, alpha=0.6, **style)
+    if row["cold"].startswith(">"):
+        axis.plot(_seconds(row["cold"]), place, ">", color=color, markersize=6)
+    if row["warm"]:
+        axis.plot(float(row["warm"]), place, "|", color="black", markersize=10)
 
 
 def _seconds(text: str) -> float:
@@ -254,11 +266,9 @@ def _seconds(text: str) -> float:
     return float(text.removeprefix("> "))
 
 
-def _place(row: dict[str, str]) -> tuple[bool, str]:
-    """``fit`` first, with its corrected draws below."""
-    name = row["method"]
-    ppl = name.rpartition(", ")[2]
-    return not name.startswith("fit"), f"{ppl} {name}" if name.startswith("fit") else name
+def _place(method: str) -> tuple[bool, str]:
+    """Order of the rows: ``fit`` first."""
+    return not method.startswith("fit"), method.lower()
 
 
 def main() -> None:
