@@ -125,8 +125,9 @@ def blocks(rows: np.ndarray, at_once: int) -> list[np.ndarray]:
 
     :param rows: shape ``(N, d)``.
     """
-    padded = np.pad(rows, ((0, -len(rows) % at_once), (0, 0)), "edge")
-    return np.split(padded, len(padded) // at_once)
+    if missing := -len(rows) % at_once:
+        rows = np.concatenate([rows, np.repeat(rows[-1:], missing, 0)])
+    return np.split(rows, len(rows) // at_once)
 
 
 def enable_x64(is_on: bool) -> contextlib.AbstractContextManager:

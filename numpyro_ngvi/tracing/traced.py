@@ -6,6 +6,7 @@ its gradient or its Hessian in it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -108,6 +109,11 @@ def inlined(function: Callable, programs: Programs, of: Hashable) -> Callable:
 
 def key_like() -> jax.ShapeDtypeStruct:
     """Return the shape of a random key, as ``jax.random.key`` makes them now."""
+    return _key_like(jax.config.jax_default_prng_impl)
+
+
+@functools.cache
+def _key_like(_: str) -> jax.ShapeDtypeStruct:
     known = jax.eval_shape(lambda: jax.random.key(0))
     return jax.ShapeDtypeStruct((), known.dtype)
 

@@ -150,6 +150,18 @@ def test_programs_hold_neither_models_nor_data():
     assert [one() for one in found] == [None] * 3
 
 
+def test_a_pass_of_chains_traces_nothing(monkeypatch):
+    result = fitted(maybe_none, *data(), draws="gaussian")
+    with result._at_end() as (problem, state):
+        theta = np.zeros((32, 1))
+        expected, _ = problem.objective.gradient(state, theta)
+        for name in ("eval_shape", "make_jaxpr", "jit"):
+            monkeypatch.delattr(jax, name)
+        found, slopes = problem.objective.gradient(state, theta)
+    np.testing.assert_array_equal(found, expected)
+    assert slopes.shape == (32, 1)
+
+
 def test_threads_share_programs():
     PROGRAMS.clear()
     found, errors = {}, []
