@@ -40,15 +40,15 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
     def run() -> None:
         seen.latents, seen.others, seen.data = [], [], {}
         trace = _trace(keys := _Keys(model), args, kwargs)
-        if keys.has_any:  # but for the first values of parameters, which are drawn once
+        seen.state = next((k for k, site in trace.items() if site["type"] == "mutable"), "")
+        if keys.has_any and not seen.state:
+            # But for the first values of parameters, which are drawn once.
             params = {k: site["value"] for k, site in trace.items() if site["type"] == "param"}
             _trace(keys := _Keys(handlers.substitute(model, data=params)), args, kwargs)
         seen.unrepeatable = "as at numpyro.prng_key()" * keys.has_any
         seen.unknown = unknown_sites(_handlers(model), trace, lambda one: _trace(one, args, kwargs))
         for name, site in trace.items():
-            if site["type"] == "mutable":
-                seen.state = name
-            elif site["type"] == "deterministic":
+            if site["type"] == "deterministic":
                 seen.others.append(name)
             elif site["type"] == "sample" and site["is_observed"]:
                 with jax.ensure_compile_time_eval():

@@ -27,6 +27,16 @@ def autoregressive(rng, rho, shape=(4, 500)):
     return noise
 
 
+def test_chains_go_on_from_a_mixture_in_its_scales(ppl):
+    model = two_latents(ppl)
+    guide = ppl.guide(model, ppl.families.Mixture("diagonal", 2))
+    fitted = result(ppl, model, guide=guide)
+    with fitted._at_end() as (problem, state):
+        own = Coordinates.of_fit(problem, state)
+    assert problem.space.noise_dim == 3 and own.scale.shape == (2,)
+    np.testing.assert_allclose(own.theta(np.zeros(2)), ppl.numpy(fitted.family.mean), rtol=1e-5)
+
+
 def test_chains_that_disagree_in_place_or_width_are_found(rng):
     draws = rng.standard_normal((4, 500, 3))
     assert chains.r_hat(draws).max() < 1.01

@@ -16,7 +16,7 @@ from numpyro.contrib import module
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.initialization import init_to_value
 
-from numpyro_ngvi import BLR, IVON, SVI, NaturalELBO, NaturalGaussianGuide, Snngm
+from numpyro_ngvi import BLR, IVON, SVI, NaturalELBO, NaturalGaussianGuide, Snngm, fit
 from numpyro_ngvi.optim import VOGN
 
 NUM = 6
@@ -128,6 +128,16 @@ def test_flax_state_or_key_that_is_missing_is_named():
         without(apply_rng=["dropout"])
     with pytest.raises(Exception, match='Dropout_0 needs PRNG for "dropout"'):
         without(apply_rng=["dropout"], mutable=["batch_stats"])
+
+
+def test_fit_refuses_a_network_whose_statistics_change_from_run_to_run():
+    def network(images):
+        state = {"apply_rng": ["dropout"], "mutable": ["batch_stats"]}
+        net = linen("flax_module", is_stateful=True, **state)
+        return net(images, rngs={"dropout": numpyro.prng_key()}) * numpyro.sample("size", NORMAL)
+
+    with pytest.raises(ValueError, match="keeps a state, 'net.state'"):
+        fit(classifier(network), *data(), progress_bar=False)
 
 
 def test_a_part_of_a_flax_network_without_a_prior_is_an_ordinary_parameter():

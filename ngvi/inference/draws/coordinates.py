@@ -35,8 +35,11 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def of_fit(cls, problem: Problem, state: State) -> Coordinates:
-        """Return those in which a Gaussian is ``N(0, I)``; of very many latents, but for scales."""
-        if problem.space.dim > MAX_DENSE:
+        """Return those in which a Gaussian is ``N(0, I)``.
+
+        Very many latents, or a mixture, have scales alone.
+        """
+        if problem.space.dim > MAX_DENSE or problem.space.noise_dim > problem.space.dim:
             sds = map(
                 problem.space.numbers, problem.space.all_stddevs(problem.space.families(state))
             )
