@@ -173,6 +173,7 @@ CONSTANTS = {
     "numpyro_ngvi.workflow.rows.NUMBERS_AT_ONCE": MEMORY,
     "numpyro_ngvi.workflow.rows.VALUES_AT_ONCE": MEMORY,
     "numpyro_ngvi.networks.gauss_newton.NUMBERS_AT_ONCE": MEMORY,
+    "pyro_ngvi.guide.reparametrized.NUMBERS_AT_ONCE": MEMORY,
     "numpyro_ngvi.svi.FIRST_LOOKS": SPEED,
     "numpyro_ngvi.svi.LOOK_EACH": SPEED,
     "numpyro_ngvi.svi.MOST_STEPS": MEMORY,

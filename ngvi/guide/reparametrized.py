@@ -72,7 +72,7 @@ class ReparametrizedGaussianGuide:
     #: the globals has the same optimum, and ``fit`` needs few points for it.
     max_dense_dim: ClassVar[int] = 40
     num_draws: ClassVar[int] = 2000  #: Draws for the quantiles of locals.
-    draws_at_once: ClassVar[int] = 100  #: Draws that are mapped at once.
+    draws_at_once: ClassVar[int] = 100  #: Draws that are mapped at once, or fewest.
 
     # What a package writes.
     _registry: ClassVar[Registry]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.inference.draws.accuracy import Accuracy
-from ngvi.inference.draws.drawn import Diagnostics
+from ngvi.inference.draws.drawn import Diagnostics, way_on
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import family_names
 from ngvi.inference.trace import Trace
@@ -64,12 +64,12 @@ def report(result: Any, complete: bool) -> str:
     state = result.verdict.replace("not", "NOT")
     count = len(result.trace)
     steps = "step" if count == 1 else "steps"
-    known, words = None, "not made yet: print(result) or result.sample(1000)"
+    known, words, way = None, "not made yet: print(result) or result.sample(1000)", ""
     if complete:
         try:
             known = result.diagnostics
             state += f"; draws {known.accuracy.verdict}"
-            words = f"{known.how}: {known.accuracy.words}"
+            words, way = f"{known.how}: {known.accuracy.words}", way_on(result, known)
         except Exception as error:  # noqa: BLE001  a report of a long fit must not be lost
             words = f"failed: {error}"
     lines = [f"FitResult: {state}, after {count} {steps}, {result.seconds:.1f} s"]
@@ -81,7 +81,7 @@ def report(result: Any, complete: bool) -> str:
             for label, part in zip([name] + [""] * (len(parts) - 1), parts, strict=True)
         )
 
-    add("draws", words)
+    add("draws", words, way)
     add("reason", result.reason)
     add("posterior", f"{family_names(result)}, d = {result.dim:,}")
     if tried := second_fit(result):

@@ -69,7 +69,7 @@ class Fitted(TellsWhatItHas):
     optima: tuple[FoundOptimum, ...] = ()
     #: Rows added to, or removed from, the data of a fitted result.
     change: Change | None = None
-    #: Wall-clock time of the fit.
+    #: Wall-clock time of the fit, and of its draws as soon as they are made.
     seconds: float
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ngvi.inference.draws.pareto import EQUAL, USABLE, smoothed_weights
+from ngvi.inference.draws.pareto import EQUAL, USABLE, smoothed
 from ngvi.inference.problem import VALUES_OF_A_GRADIENT
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
@@ -32,7 +32,7 @@ class PosteriorDraws(NamedTuple):
         theta = q.sample(noise(q.dim, num_draws(target), 0))
         values, log_p = target.parts(theta)
         log_weights = log_p - q.log_prob(theta)
-        is_gaussian = not smoothed_weights(log_weights)[1] <= USABLE
+        is_gaussian = not smoothed(log_weights).shape <= USABLE
         log_weights = np.zeros(len(theta)) if is_gaussian else log_weights
         of_units = units.sums(values), units.sums(target.counted(values))
         return cls(theta, *of_units, log_weights, is_gaussian)
@@ -97,13 +97,13 @@ def _log_average(log_weights: np.ndarray) -> tuple[float, float]:
     finite = log_weights[np.isfinite(log_weights)]
     if not len(finite):
         return -np.inf, np.inf
-    smoothed, shape = smoothed_weights(finite)
+    weights, shape, _ = smoothed(finite)
     value = _log_sum(finite) - np.log(len(log_weights))
     if finite.std() < EQUAL:
         return float(value), 0.0
     # The largest of the raw weights are what smoothing replaces: their sum changes with them.
     body = finite.argmin()
-    scale = finite[body] - smoothed[body]
+    scale = finite[body] - weights[body]
     return float(scale - np.log(len(log_weights))), float(shape)
 
 
@@ -130,7 +130,7 @@ def psis_of(of_units: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, 
         used = np.isfinite(of_units[:, unit])
         if used.any():
             logs = log_weights[used, unit]
-            smoothed, shape = smoothed_weights(logs)
+            weights, shape, _ = smoothed(logs)
             shapes[unit] = 0.0 if logs.std() < EQUAL else shape
-            values[unit] = _log_sum(smoothed + of_units[used, unit])
+            values[unit] = _log_sum(weights + of_units[used, unit])
     return values, shapes

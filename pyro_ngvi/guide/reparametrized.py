@@ -16,6 +16,7 @@ from pyro.poutine.runtime import am_i_wrapped
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch._C._functorch import TransformType, get_interpreter_stack, maybe_current_level
+from torch.utils._pytree import tree_leaves
 
 from ngvi._docs import shared_doc
 from ngvi.guide import reparametrization, reparametrized
@@ -30,6 +31,9 @@ from pyro_ngvi.tracing.batching import BatchedDerivatives, writing
 from pyro_ngvi.tracing.dependencies import log_density
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.recording import Replays, apart
+
+#: Numbers of data and latents, over all draws that are mapped at once.
+NUMBERS_AT_ONCE = 2**20
 
 
 class Reparametrization(reparametrization.Reparametrization):
@@ -307,7 +311,11 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     @torch.no_grad()
     def _in_models_coordinates(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
-        parts = [self._of_each(some) for some in latents.detach().split(self.draws_at_once)]
+        data = [part for part in tree_leaves(self._data) if isinstance(part, Tensor)]
+        size = latents.shape[-1] + sum(map(Tensor.numel, data))
+        fewest = self.draws_at_once  # as many as cost little more where the model is small
+        at_once = int(np.clip(NUMBERS_AT_ONCE // size, fewest, 10 * fewest))
+        parts = [self._of_each(some) for some in latents.detach().split(at_once)]
         return torch.cat([part[0] for part in parts]), torch.cat([part[2] for part in parts])
 
     def _constrained(self, latents: Tensor) -> dict[str, Tensor]:

@@ -5,7 +5,8 @@ times squared deviations, may hold something beyond the largest draw: a generali
 distribution that is fitted to it says how much (:mod:`~ngvi.inference.draws.pareto`). And their
 averages have noise, which more draws mend. K-hat by itself does not tell whether averages can be
 trusted: the tail of nearly equal weights may have any shape, and carries little, and that of small
-weights may carry a variance. Of chains the noise is all there is, if they agree.
+weights may carry a variance. Of chains the noise is all there is, if they agree, and the tail of
+squared deviations: a variance that hangs on rare draws seems to be known too well by the others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from ngvi.inference.draws.chains import effective_draws, error_of_stddevs, r_hat
-from ngvi.inference.draws.pareto import smoothed
+from ngvi.inference.draws.pareto import ERRORS_OF_K, smoothed
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
 
@@ -128,7 +129,7 @@ class Accuracy:
             missing = np.zeros(len(missing))
         tails = _tails(log_weights, squares, missing)
         errors = np.maximum(np.maximum(off, tails[0]), noise)
-        both = np.stack([errors, off + tails[CAUTION] + TWO_SIDED * noise])
+        both = np.stack([errors, off + tails[1] + TWO_SIDED * noise])
         both = np.where(variance == 0, 0.0, both)  # a constant has no errors
         return cls(tuple(labels_of(values)), both[0], both[1], fault)
 
@@ -147,9 +148,13 @@ class Accuracy:
         columns = flat(values, 2)
         errors = np.stack([effective_draws(columns) ** -0.5, error_of_stddevs(columns)])
         limits, hats = joint_score(errors) * errors, r_hat(columns)
+        rows = (columns - columns.mean((0, 1))).reshape(diverging.size, -1)
+        variances = np.square(rows).mean(0)
+        tails = _tails(np.zeros(len(rows)), np.square(rows), np.zeros(len(ERRORS_OF_K)))
+        limits += np.where(variances == 0, 0.0, tails[1])
         if diverging.any():
             with np.errstate(divide="ignore", invalid="ignore"):
-                apart = (columns[diverging] - columns.mean((0, 1))) / columns.std((0, 1))
+                apart = rows[diverging.ravel()] / np.sqrt(variances)
             squares = 0.5 * (np.square(apart).mean(0) - 1.0)
             missing = MISSED_BY_DIVERGENCE * diverging.mean()
             limits += missing * np.nan_to_num(abs(np.stack([apart.mean(0), squares])))
@@ -165,17 +170,20 @@ def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) ->
 
     :param squares: squared deviations, shape ``(n, k)``.
     :param missing: the part of the mass beyond the weights, by errors of k-hat, shape ``(e,)``.
-    :return: shape ``(e, 2, k)``.
+    :return: by the best estimate, and with a limit's caution, shape ``(2, 2, k)``; draws of the
+        posterior itself, of which the weights miss nothing, need none.
     """
     beyond = np.repeat(missing[:, None], squares.shape[1], 1)
-    if missing.any() and squares.shape[1] <= MAX_TAILS:
-        with np.errstate(divide="ignore"):
+    if squares.shape[1] <= MAX_TAILS:
+        with np.errstate(divide="ignore", invalid="ignore"):
             logs = log_weights[:, None] + np.log(squares)
-        beyond = np.stack([smoothed(one).missing for one in logs.T], 1)
+            beyond = np.stack([smoothed(one).missing for one in logs.T], 1)
     with np.errstate(invalid="ignore"):
         shifts = np.nan_to_num(np.sqrt(missing[:, None] * beyond), nan=np.inf, posinf=np.inf)
+    shifts[missing == 0] = 0.0
     narrow = np.where(np.isinf(beyond), np.inf, 1.0 - 1.0 / np.sqrt(1.0 + beyond))
-    return np.stack([shifts, narrow], 1)
+    found = np.stack([shifts, narrow], 1)
+    return found[[0, CAUTION if missing.any() else 0]]
 
 
 def joint_score(errors: np.ndarray) -> float:

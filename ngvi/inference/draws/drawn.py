@@ -68,7 +68,7 @@ class Diagnostics(TellsWhatItHas):
     latents: np.ndarray | None = None
     #: ``log w`` in nats of draws of the Gaussian, shape ``(num_draws,)``.
     log_weights: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))
-    #: Chains of NUTS, with their divergences, R-hat and effective draws.
+    #: Chains of NUTS, with their divergences, R-hat and effective draws; also of chains in vain.
     chains: Any = None
 
     @property
@@ -182,6 +182,7 @@ def made(result: Any, asked: str, seconds: float = math.inf) -> Diagnostics:
     :param asked: who may make them.
     :param seconds: that are left, for NUTS.
     """
+    start = time.perf_counter()
     with result._at_end() as (problem, state):
         rng = np.random.default_rng(result._ppl.seed_of_diagnostics(result))
         makes = _Maker(result, problem, state, rng)
@@ -195,10 +196,11 @@ def made(result: Any, asked: str, seconds: float = math.inf) -> Diagnostics:
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
         most = MOST_GRADIENTS if asked == AUTO else math.inf
         chains = _by_nuts(result, found, most, time.perf_counter() + seconds)
-        found = min((found, chains), key=_order) if asked == AUTO else chains
-    if asked != GAUSSIAN and found.log_weights.size and not found.accuracy.is_accurate:
-        if result.converged:
-            warn(f"The draws are doubtful: {found.accuracy.words}. {_way_on(found)}")
+        known = dataclasses.replace(found, chains=chains.chains)
+        found = min((known, chains), key=_order) if asked == AUTO else chains
+    result.seconds += time.perf_counter() - start
+    if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
+        warn(f"The draws are doubtful: {found.accuracy.words}. {way}")
     return found
 
 
@@ -206,10 +208,25 @@ def _order(draws: Diagnostics) -> tuple[bool, float]:
     return bool(draws.accuracy.fault), draws.accuracy.worst_limit
 
 
-def _way_on(found: Diagnostics) -> str:
+def way_on(result: Any, found: Diagnostics) -> str:
+    """Say how to go on from doubtful draws, and what it costs; nothing if there is no way.
+
+    Chains that were not accurate say how many gradients it takes, as noise falls with their root.
+    """
+    if found.accuracy.is_accurate or result.change is not None or not found.log_weights.size:
+        return ""
+    words, count = "result.with_draws('nuts') goes on by NUTS", float(MOST_GRADIENTS)
     if found.method == NUTS:
-        return "result.nuts(num_samples=...) takes longer chains."
-    return "result.with_draws('nuts') goes on by NUTS."
+        words, count = "result.nuts(num_samples=...) takes longer chains", math.inf
+    if found.chains is not None:
+        own = found.chains.accuracy
+        times = math.inf if own.fault else (own.worst_limit / LEVELS.negligible) ** 2
+        count = found.chains.num_gradients * times
+    seconds = count * result.cost.prices.gradient
+    if not math.isfinite(count):
+        return f"{words}."
+    price = f", {seconds:,.2g} s" if math.isfinite(seconds) else ""
+    return f"{words}: about {count:,.0f} gradients{price}."
 
 
 class _Maker:
@@ -286,7 +303,6 @@ def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
 def _by_nuts(result: Any, found: Diagnostics, most: float, deadline: float) -> Diagnostics:
     """Return draws of chains that go on from a result."""
     chains = run_until(result, result._ppl.seed_of_diagnostics(result), most, deadline)
-    result.cost = dataclasses.replace(result.cost)
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"

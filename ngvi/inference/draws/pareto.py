@@ -65,14 +65,6 @@ def smoothed(log_values: np.ndarray) -> Tail:
     return Tail(logs - math.log(np.exp(logs).sum()), shape, missing)  # none is above zero
 
 
-def smoothed_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return logarithms of Pareto smoothed, normalised importance weights, and ``k``.
-
-    :param log_weights: finite, shape ``(n,)``.
-    """
-    return smoothed(log_weights)[:2]
-
-
 def _quantiles_of(count: int, shape: float, scale: float, least: float) -> np.ndarray:
     """Return this many quantiles, none above the largest number, which is one."""
     order_statistics = (np.arange(count) + 0.5) / count
