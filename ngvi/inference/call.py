@@ -185,14 +185,17 @@ class FitCall:
         return optimise(problem, self.rng, self.request, state, self.monitor, is_good, keep)
 
     def _begin_at_file(self) -> None:
-        """Begin at the result in the checkpoint, if there is one."""
+        """Begin at the result in the checkpoint, if there is one, with the guide of this call."""
         file, kind = self.checkpoint, self.result_type
         saved = None if file is None else file.read(kind._ppl.library)
         if saved is None:
             return
-        given, makes, run = self.given, None, (self.args, self.kwargs)
-        if saved.meta["guide"]["family"] is None and given.guide is None:
-            makes = guide_maker(self.guide_type, given.family, given.init)
+        given, noted = self.given, saved.meta["guide"]
+        by_modes = noted["name"] == self.mode_centred_guide.__name__ and noted.get("is_auto")
+        makes = guide_maker(self.guide_type, given.family, given.init)
+        if by_modes and self.reparametrize:
+            makes = None  # by the file, in the order of its latents
+        run = self.args, self.kwargs
         found = kind._files.result(kind, saved, self.model, run, given.guide, makes)
         self.given = dataclasses.replace(given, init=found)
         self.reparametrize = check_reparametrize(self.given)

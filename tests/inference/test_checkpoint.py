@@ -137,3 +137,16 @@ def test_a_file_of_anything_else_is_refused_and_kept(ppl, tmp_path):
         fitted(ppl, model, args, checkpoint=path)
     with pytest.raises(FileNotFoundError, match="folder that does not exist"):
         fitted(ppl, model, args, checkpoint=tmp_path / "no" / "file")
+
+
+def test_the_guide_is_that_of_the_call_whatever_the_file_says(ppl, tmp_path):
+    model, args = conjugate(ppl)
+    for noted, asked in (("diagonal", {}), ("full", {"family": "diagonal"})):
+        path = tmp_path / noted
+        fitted(ppl, model, args, checkpoint=path, family=noted, effort="quick")
+        kept = path.read_bytes()
+        with pytest.raises(ValueError, match="another model, guide or precision"):
+            fitted(ppl, model, args, checkpoint=path, **asked)
+        assert path.read_bytes() == kept
+        again = fitted(ppl, model, args, checkpoint=path, family=noted)
+        assert again.converged and again.verdict == "local"

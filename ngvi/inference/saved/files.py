@@ -45,11 +45,12 @@ def packed(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     return file.getvalue()
 
 
-def unpacked(file: BinaryIO) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def unpacked(file: BinaryIO | bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what :func:`packed` was given; it takes no more memory than the file has bytes.
 
     :raises Exception: of any kind, for any other file: call it inside of :func:`whole`.
     """
+    file = io.BytesIO(file) if isinstance(file, bytes) else file
     size = file.seek(0, os.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
