@@ -11,7 +11,8 @@ import difflib
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,10 @@ AUTO, GAUSSIAN, CORRECTED, NUTS = WHO = "auto", "gaussian", "corrected", "nuts"
 # -- options --------------------------------------------------------------------------
 
 
-def check_effort(value: Any, name: str) -> str:
-    """Check an effort, one of three words."""
-    if value not in EFFORTS:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, EFFORTS))}, got {value!r}.")
+def check_word(value: Any, name: str, words: Collection[str]) -> str:
+    """Check that an option is one of some words."""
+    if value not in words:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, words))}, got {value!r}.")
     return value
 
 
@@ -72,13 +73,6 @@ def check_path(value: Any, name: str, is_needed: bool = False) -> Any:
     is_path = isinstance(value, (str, os.PathLike)) and str(value) != "" and "\0" not in str(value)
     if not is_path and (is_needed or value is not None):
         raise TypeError(f"{name} must be the path of a file, such as 'fit.ngvi', got {value!r}.")
-    return value
-
-
-def check_draws(value: Any, name: str = "draws") -> str:
-    """Check who may make the draws of a result, one of four words."""
-    if value not in WHO:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, WHO))}, got {value!r}.")
     return value
 
 
@@ -133,11 +127,11 @@ def check_batches(value: Any, name: str) -> Any:
 OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "tolerance": errors.check_finite,
     "max_steps": errors.check_count,
-    "effort": check_effort,
+    "effort": partial(check_word, words=EFFORTS),
     "num_components": check_num_components,
     "curvature": lambda value, _: check_curvature(value, CURVATURES_OF_FIT),
     "allow_prior": errors.check_flag,
-    "draws": check_draws,
+    "draws": partial(check_word, words=WHO),
     "progress_bar": errors.check_flag,
     "time_limit": check_seconds,
     "callback": check_callback,

@@ -16,7 +16,7 @@ from ngvi.errors import check_model
 from ngvi.inference.api import account, found_optima, no_start, optimise
 from ngvi.inference.arguments import GAUSSIAN, ModelCall
 from ngvi.inference.batches import Batches
-from ngvi.inference.data_passes import over_batches
+from ngvi.inference.data_passes import OverBatches
 from ngvi.inference.draws.drawn import check_may_draw, made, undefined
 from ngvi.inference.estimate import State
 from ngvi.inference.first_look import check_seen, warn_of_unknown_sites, without_density
@@ -223,7 +223,8 @@ class FitCall:
         """Search, compare, and say what has come of it."""
         problem, outcome = ready.problem, None
         if self.batches is not None:
-            problem = over_batches(problem, self.batches)
+            objective = OverBatches(problem.objective, self.batches)
+            problem = problem.replace(objective=objective)
         if not ready.has_start:
             outcome = no_start(problem)
         else:

@@ -38,11 +38,6 @@ def over_minibatches(problem: Problem) -> Problem:
     return problem.replace(objective=_Minibatches(problem.objective, rows))
 
 
-def over_batches(problem: Problem, batches: Batches) -> Problem:
-    """Return a problem that sees all of the user's batches at each evaluation."""
-    return problem.replace(objective=_Batches(problem.objective, batches))
-
-
 class _Minibatches(Forwarding):
     """An objective that adds up the minibatches of a pass, in another order for each group."""
 
@@ -94,8 +89,8 @@ def minibatches(rows: Rows, seed: int) -> tuple[Iterator[np.ndarray], list[float
     return iter(found), shares
 
 
-class _Batches(Forwarding):
-    """An objective that adds up the user's batches."""
+class OverBatches(Forwarding):
+    """An objective that adds up all of the user's batches at each evaluation."""
 
     fault = ""
 

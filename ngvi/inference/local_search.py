@@ -44,11 +44,10 @@ NO_ESTIMATE = Estimate(np.empty(0), np.empty((0, 0)), Direction(np.empty(0), np.
 class LocalSearch(Search):
     """A search over fixed draws; see the module.
 
-    :param num_groups: of the first stage; None takes those that have the least points.
     :ivar coarse_state: the end of the first stage, once it is there.
     """
 
-    def __init__(self, problem: Problem, *args, num_groups: int | None = None) -> None:
+    def __init__(self, problem: Problem, *args) -> None:
         super().__init__(problem, *args)
         self.problem = with_model_parameters(problem)
         self.sample: Sample = []
@@ -56,7 +55,6 @@ class LocalSearch(Search):
         self.pairs: Pairs = []
         self.radius, self.step_size = LEVELS.notable, 1.0
         self.damping = 1.0  #: Factor of a step after a step that has led too far.
-        self.num_groups = num_groups
         self.coarse_state: State = None
         self.flattest = 1.0  #: The least curvature that was seen, of the metric's.
         self._stops_when_coarse = False
@@ -92,7 +90,7 @@ class LocalSearch(Search):
 
     def _run(self) -> Steps:
         options = self.options.local
-        count = self.num_groups or math.ceil(options.min_points / (2 * self.problem.space.dim + 1))
+        count = math.ceil(options.min_points / (2 * self.problem.space.dim + 1))
         gap = options.coarse_gap
         if self.problem.space.has_model_parameters:  # along these no metric says what is left
             gap = options.stage_part * self.tolerance

@@ -141,18 +141,13 @@ def _with_what_it_needs(model: Callable, error: Exception, parts: SetUp) -> Call
     """Return the model with its discrete latents marked, or with a continuous one, or None."""
     if isinstance(error, DiscreteLatentError):
         return parts.enumerated(model)  # as NUTS does
-    has_parameters = any(site["type"] == "param" for site in parts.sites().values())
-    return _with_a_latent(model, parts.draw) if has_parameters else None
-
-
-def _with_a_latent(model: Callable, draw: Callable[[str], Any]) -> Callable:
-    """Return the model beside a standard normal latent, on which nothing depends."""
 
     def with_a_latent(*args: Any, **kwargs: Any) -> Any:
-        draw(NO_LATENTS)
+        parts.draw(NO_LATENTS)  # a standard normal, on which nothing depends
         return model(*args, **kwargs)
 
-    return with_a_latent
+    has_parameters = any(site["type"] == "param" for site in parts.sites().values())
+    return with_a_latent if has_parameters else None
 
 
 def first_that_starts(

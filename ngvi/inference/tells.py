@@ -11,16 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ngvi._door import Function, check_call, door, written_here
 from ngvi._lock import serialised
 
-__all__ = [
-    "Function",
-    "TellsWhatItHas",
-    "alone",
-    "door",
-    "door_with_options_of",
-    "signature_of",
-    "unhandled",
-]
-
 
 class TellsWhatItHas:
     """An object that knows what other libraries call its attributes."""

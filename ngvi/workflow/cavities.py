@@ -41,7 +41,8 @@ class Cavities:
     @classmethod
     def of(cls, sites: PredictorSites, q: DenseGaussian, weights: np.ndarray) -> Cavities:
         """Build the cavities of all elements, which count this often each, shape ``(M,)``."""
-        blocks, labels = np.unique(q.noise_blocks, return_inverse=True)
+        of_columns = q.blocks[np.abs(q.factor).argmax(0)]
+        blocks, labels = np.unique(of_columns, return_inverse=True)
         count, num = sites.spreads.shape[:2]
         order = np.argsort(labels, kind="stable")
         starts = np.searchsorted(labels[order], np.arange(len(blocks)))

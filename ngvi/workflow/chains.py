@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._door import Function
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN
 from ngvi.inference.draws import nuts
 from ngvi.inference.draws.drawn import check_density
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult
 from ngvi.inference.posterior import to_numpy
-from ngvi.inference.tells import Function
 from ngvi.workflow import arviz
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -63,16 +63,6 @@ class Expected:
         return Expected(self.value[index], self.gradient[index], self.curvature[index])
 
 
-class ElementSites(Protocol):
-    """Expectations of all elements under one Gaussian."""
-
-    def total(self, weights: np.ndarray) -> Expected:
-        """Return the sum with these weights, of shape ``(M,)``."""
-
-    def gradients(self) -> np.ndarray:
-        """Return the gradients by element, shape ``(M, d)``."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class PredictorSites:
     """Expectations of elements that see one or two predictors: a few numbers each.
@@ -96,6 +86,7 @@ class PredictorSites:
         return cls(predictors, means, spreads, np.asarray(found.value), gradient, curvature)
 
     def total(self, weights: np.ndarray) -> Expected:
+        """Return the sum with these weights, of shape ``(M,)``."""
         # Of one element there is as much to do as it has predictors.
         used: Any = np.flatnonzero((weights != 0).reshape(-1, weights.shape[-1]).any(0))
         used = slice(None) if len(used) == weights.shape[-1] else used
@@ -110,6 +101,7 @@ class PredictorSites:
         return Expected(value, gradient, curvature)
 
     def gradients(self) -> np.ndarray:
+        """Return the gradients by element, shape ``(M, d)``."""
         return np.einsum("pm,pmd->md", self.gradient, self.predictors.slopes)
 
 
@@ -145,3 +137,7 @@ class PointSites:
 
     def gradients(self) -> np.ndarray:
         return self.gradient
+
+
+#: Expectations of all elements under one Gaussian.
+ElementSites = PredictorSites | PointSites

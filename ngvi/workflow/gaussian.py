@@ -100,11 +100,6 @@ class DenseGaussian:
         return connected_components(both, directed=False)[1][:dim]
 
     @functools.cached_property
-    def noise_blocks(self) -> np.ndarray:
-        """The blocks of the columns of ``C``, shape ``(d,)``, for one Gaussian."""
-        return self.blocks[np.abs(self.factor).argmax(0)]
-
-    @functools.cached_property
     def has_one_block(self) -> bool:
         """True if all latents are correlated."""
         return bool((self.blocks == self.blocks[0]).all())

@@ -104,9 +104,10 @@ def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[
     """
     sites = target.sites(q)
     if units.are_single and isinstance(sites, PredictorSites):
-        divergence, steps = _of_elements(sites, q, target.weights)
-        by_unit = np.argsort(units.of_element)
-        divergence, steps = divergence[by_unit], steps[by_unit]
+        cavity, by_unit = Cavities.of(sites, q, target.weights), np.argsort(units.of_element)
+        noise = -np.einsum("pmd,mdp->md", sites.spreads, cavity.pull[:, cavity.labels])
+        divergence = np.where(cavity.is_proper, cavity.divergence, np.inf)[by_unit]
+        steps = np.where(cavity.is_proper[:, None], noise @ q.factor.T, np.nan)[by_unit]
     else:
         divergence, steps = np.full(units.count, np.inf), np.full((units.count, q.dim), np.nan)
         for unit in range(units.count):
@@ -124,14 +125,3 @@ def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[
             shifts[site.name] = np.take_along_axis(own_steps, largest[:, None], 1)[order, 0]
     labels = [units.label(int(unit)) for unit in order]
     return Influence(labels, order, divergence[order], shifts)
-
-
-def _of_elements(
-    sites: PredictorSites, q: DenseGaussian, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return each element's divergence, and the mean's step without it, ``-Sigma J^T t``."""
-    cavity = Cavities.of(sites, q, weights)
-    noise = -np.einsum("pmd,mdp->md", sites.spreads, cavity.pull[:, cavity.labels])
-    divergence = np.where(cavity.is_proper, cavity.divergence, np.inf)
-    steps = noise @ q.factor.T
-    return divergence, np.where(cavity.is_proper[:, None], steps, np.nan)

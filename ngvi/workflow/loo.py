@@ -26,13 +26,8 @@ from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
 
-SUBTRACTION, WEIGHTS, STEPS, IMPROPER, MASKED = (
-    "subtraction",
-    "weights",
-    "steps",
-    "improper",
-    "masked",
-)
+SUBTRACTION, WEIGHTS, STEPS = "subtraction", "weights", "steps"
+IMPROPER, MASKED = "improper", "masked"
 
 
 @dataclasses.dataclass(eq=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ngvi.errors import check_count
-from ngvi.inference.arguments import AUTO, GAUSSIAN, ModelCall, check_draws, check_predictive
+from ngvi.inference.arguments import AUTO, GAUSSIAN, WHO, ModelCall, check_predictive, check_word
 from ngvi.inference.draws import drawn
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.hooks import GROUPS, NUTS, PREDICTIVE, SAMPLE
@@ -82,7 +82,7 @@ class FitResult(Fitted):
         :return: a result that holds them, and whose :attr:`cost` has what they cost besides.
         :raises ValueError: as :meth:`nuts`, and for draws that cannot be corrected likewise.
         """
-        new = self._with_fields(_draws=check_draws(draws))
+        new = self._with_fields(_draws=check_word(draws, "draws", WHO))
         _ = new.diagnostics
         return new
 

@@ -154,7 +154,6 @@ def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> 
         ),
         "restarts": (),
         "optima": (),
-        "change": change,
     }
 
 
