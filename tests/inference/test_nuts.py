@@ -10,7 +10,7 @@ from ngvi.inference.draws import chains, nuts
 from ngvi.inference.draws.accuracy import Accuracy
 from ngvi.inference.draws.coordinates import Coordinates
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.trajectories import Trajectories
+from ngvi.inference.draws.trajectories import Trajectories, rectangle
 from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
@@ -82,7 +82,7 @@ def test_trajectories_have_the_moments_of_their_density(rng):
 
     found = Trajectories(logistic, rng.standard_normal((16, 3)), 0.7, rng)
     found.run(400, lambda: False)
-    draws = nuts.rectangle(found.draws, 400)
+    draws = rectangle(found.draws, 400)
     z = draws.z / scales
     noise = 1.0 / np.sqrt(chains.effective_draws(z))
     assert noise.max() < 0.03
@@ -119,6 +119,60 @@ def test_scales_alone_are_mended_of_very_many_latents(rng):
     theta = found.theta(z)
     np.testing.assert_allclose(found.z(theta), z)
     assert found.adapted(z / sd, -z / sd)[0] is found
+
+
+class Wide:
+    """A Gaussian with independent latents of these scales."""
+
+    sites = ()
+
+    def __init__(self, sds):
+        self.objective = self.space = self
+        self.sds, self.dim = np.asarray(sds), len(sds)
+
+    def gradient(self, state, latents):
+        slopes = -latents / self.sds**2
+        return 0.5 * (slopes * latents).sum(1), slopes
+
+
+def test_chains_move_to_the_scales_of_latents_where_a_gradient_is_worth_more_there(rng):
+    sds = np.array([10.0, *[1.0] * 24])
+    turned = np.linalg.qr(rng.standard_normal((25, 25)))[0]
+    for scale, moves in ((np.eye(25), True), (turned, True), (np.diag(sds), False)):
+        starts = nuts.Beginnings(rng.standard_normal((8, 25)) * sds, np.zeros(8, int))
+        own = Coordinates(np.zeros(25), scale)
+        sampler = nuts.Sampler(Wide(sds), None, starts, own, rng, lambda: False)
+        sampler.warm_up(nuts.NutsRequest(num_warmup=0))
+        before = sampler.run(100)
+        assert sampler.moved(before) == moves
+        assert (sampler.coordinates is own) != moves
+        after = sampler.run(100)
+        worth = [chains.effective_draws(x.z).min() / x.steps.sum() for x in (before, after)]
+        assert worth[1] > 3 * worth[0] or not moves
+        if moves:  # far from the mean an estimate is of few draws
+            np.testing.assert_allclose(np.diag(sampler.coordinates.scale), sds, rtol=0.5)
+        np.testing.assert_allclose(after.z.std((0, 1)), sds, rtol=0.3 if moves else 0.2)
+
+
+def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng):
+    root = rng.standard_normal((10, 10)) * np.geomspace(1, 100, 10)
+    precision = np.linalg.inv(root @ root.T)
+
+    class Correlated(Wide):
+        def gradient(self, state, latents):
+            slopes = -latents @ precision
+            return 0.5 * (slopes * latents).sum(1), slopes
+
+    starts = nuts.Beginnings(rng.standard_normal((8, 10)) @ root.T, np.zeros(8, int))
+    own = Coordinates(np.zeros(10), root)
+    sampler = nuts.Sampler(Correlated(np.ones(10)), None, starts, own, rng, lambda: False)
+    sampler.warm_up(nuts.NutsRequest())
+    draws = sampler.run(100)
+    step = sampler._step
+    found = draws._replace(z=np.repeat(draws.z[:, :1], 100, 1))  # as if they had not moved
+    assert not sampler.moved(found)
+    assert sampler.coordinates is own and sampler._step == step
+    np.testing.assert_array_equal(sampler.run(100).z, draws.z)
 
 
 # -- where they begin -----------------------------------------------------------------
@@ -247,6 +301,21 @@ def test_chains_end_when_the_exact_posterior_is_known_well_enough(ppl):
     own = ppl.numpy(fitted._ppl.at(fitted, found.latents[3])["weights"])
     np.testing.assert_allclose(own, draws[3])
     assert "accurate" in repr(found) and "divergences" in str(found)
+
+
+@SLOW_IN_NUMPYRO
+def test_chains_end_where_more_draws_would_not_make_up_for_divergences(ppl, monkeypatch):
+    plain = nuts.Sampler.run
+
+    def run(self, count):
+        found = plain(self, count)
+        far = found.z[..., 0] > found.z[..., 0].mean() + 2 * found.z[..., 0].std()
+        return found._replace(diverged=far)
+
+    monkeypatch.setattr(nuts.Sampler, "run", run)
+    with pytest.warns(UserWarning, match="draws of these chains are doubtful"):
+        found = conjugate_result(ppl, shift=0.3, factor=0.9).nuts(progress_bar=False)
+    assert found.verdict == "doubtful" and found.latents.shape[1] <= 100
 
 
 @SLOW_IN_NUMPYRO

@@ -85,6 +85,19 @@ class Coordinates(NamedTuple):
             if found[best] * WORTH > found[0]:
                 return self, 1.0
             change = ways[best - 1](moments, of_slopes)
+        return self._changed(change, of_slopes)
+
+    def of_scales(self, z: np.ndarray, slopes: np.ndarray) -> tuple[Coordinates, float]:
+        """Return the model's own latents, in standard deviations, and how much longer steps may be.
+
+        A funnel runs along these. Arguments are those of :meth:`adapted`.
+        """
+        z, slopes = (values.reshape(-1, values.shape[-1]) for values in (z, slopes))
+        sds = np.sqrt(np.square(self.theta(z) - self.centre).mean(0))
+        change = np.linalg.solve(self.scale, np.diag(sds))
+        return self._changed(change, _moments(slopes))
+
+    def _changed(self, change: np.ndarray, of_slopes: np.ndarray) -> tuple[Coordinates, float]:
         longer = np.sqrt(_largest(of_slopes) / _largest(change.T @ of_slopes @ change))
         return Coordinates(self.centre, self.scale @ change), float(longer)
 

@@ -5,8 +5,9 @@ evidence earns, in coordinates in which the fitted Gaussian is standard normal, 
 modes where the fit has them so. All chains share one step size and one map to these coordinates,
 which short windows of the warm-up improve (:mod:`~ngvi.inference.draws.coordinates`) until nothing
 changes any more: after the first window, where the Gaussian is good. Then the chains go on in
-rounds, each as long as all before, until their draws are accurate. Between several optima they
-jump (:mod:`~ngvi.inference.draws.jumps`).
+rounds, each as long as all before, until their draws are accurate. Where draws turn out to be worth
+little, a pilot in the model's own latents, scaled, says whether a gradient is worth more there: a
+funnel runs along these. Between several optima chains jump (:mod:`~ngvi.inference.draws.jumps`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from tqdm.auto import tqdm
 from ngvi.errors import check_count, check_flag, is_number
 from ngvi.inference.draws.accuracy import Accuracy, flat, numbers
 from ngvi.inference.draws.chains import effective_draws, r_hat
-from ngvi.inference.draws.coordinates import MAX_DENSE, Coordinates
+from ngvi.inference.draws.coordinates import MAX_DENSE, WORTH, Coordinates
 from ngvi.inference.draws.jumps import Jumps
 from ngvi.inference.draws.proposals import proposal_for
-from ngvi.inference.draws.trajectories import Draw, Trajectories
+from ngvi.inference.draws.trajectories import StepSize, Trajectories, rectangle
 from ngvi.inference.estimate import State
+from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.tells import TellsWhatItHas, door_with_options_of
 from ngvi.latents.layout import name_of
@@ -45,6 +47,9 @@ WINDOWS, ROUND, MOST_DRAWS = (10, 15, 25, 50, 100, 200), 25, 800
 ACCEPT_PROB, MOST_ACCEPT_PROB = 0.8, 0.95
 #: Part of a window's transitions that may diverge without smaller steps.
 DIVERGENT_PART = 2e-3
+#: Effective draws per draw, below which chains try other coordinates, once each has as many draws:
+#: of fewer, those of chains that hardly move count as if each chain had been everywhere.
+POOR, FEWEST_TO_TRY = 0.1, 100
 #: Part of the transitions that may meet a density that is not finite.
 NOT_FINITE_PART = 0.01
 #: For a model without a density of all data.
@@ -156,17 +161,15 @@ class Sampler:
         self.lost: list[np.ndarray] = []
         self._problem, self._state, self._starts = problem, state, starts
         self._theta, self._rng, self._is_over = starts.theta, rng, is_over
-        self._step = problem.space.dim**-0.25
+        self._step, self._accepted = problem.space.dim**-0.25, ACCEPT_PROB
         self._chains: Any = None
+        self._may_move = problem.space.dim <= MAX_DENSE
 
     def warm_up(self, request: NutsRequest) -> None:
         """Adapt step size and coordinates."""
-        accepted = request.target_accept_prob or ACCEPT_PROB
+        self._accepted = request.target_accept_prob or ACCEPT_PROB
         for length in request.windows():
-            chains, step = self._new(None), StepSize(self._step, accepted, len(self._theta))
-            chains.run(length, lambda: step.adapted(chains) and self._is_over())  # noqa: B023
-            draws = rectangle(chains.draws)
-            self._step, self._theta = step.best, self.coordinates.theta(draws.z[:, -1])
+            draws = self._window(length)
             before, begin = self.coordinates, draws.z.shape[1] // 3  # where it had not settled
             z, slopes = draws.z[:, begin:].copy(), draws.gradient[:, begin:]
             for one in np.unique(self._starts.optimum):
@@ -175,11 +178,39 @@ class Sampler:
             self.coordinates, longer = before.adapted(z, slopes)
             self._step *= longer
             if draws.diverged.mean() > DIVERGENT_PART and request.target_accept_prob is None:
-                if accepted < MOST_ACCEPT_PROB:
-                    accepted = 0.5 * (1.0 + accepted)
+                if self._accepted < MOST_ACCEPT_PROB:
+                    self._accepted = 0.5 * (1.0 + self._accepted)
                     continue
             if self.coordinates is before or self._is_over():
                 return
+
+    def _window(self, length: int) -> Any:
+        chains, step = self._new(None), StepSize(self._step, self._accepted, len(self._theta))
+        chains.run(length, lambda: step.adapted(chains) and self._is_over())
+        draws = rectangle(chains.draws)
+        self._step, self._theta = step.best, self.coordinates.theta(draws.z[:, -1])
+        return draws
+
+    def moved(self, found: Any) -> bool:
+        """Tell whether the chains have begun anew in scaled latents of the model's own.
+
+        Where draws are worth little, a pilot says whether a gradient is worth more there.
+
+        :param found: all draws after the warm-up, as :meth:`run` returns them.
+        """
+        is_known = self._may_move and found.steps.shape[1] >= FEWEST_TO_TRY
+        if not is_known or effective_draws(found.z).min() > POOR * found.steps.size:
+            return False
+        before = self.coordinates, self._step, self._theta, self._chains
+        z = self.coordinates.z(found.z.reshape(-1, found.z.shape[-1]))
+        self.coordinates, longer = self.coordinates.of_scales(z - z.mean(0), found.gradient)
+        self._step, self._theta = self._step * longer, found.z[:, -1]
+        self._window(ROUND)
+        self._chains = None
+        self._may_move = _worth(self.run(ROUND)) > WORTH * _worth(found) and not self._is_over()
+        if not self._may_move:
+            self.coordinates, self._step, self._theta, self._chains = before
+        return self._may_move
 
     def run(self, count: int) -> Any:
         """Go on until each chain has as many draws after the warm-up; return all of them."""
@@ -201,6 +232,17 @@ class Sampler:
         self.lost.extend(theta[~np.isfinite(values)])
         return values, self.coordinates.slope(gradients)
 
+    def is_in_vain(self, accuracy: Accuracy, draws: dict, diverged: np.ndarray) -> bool:
+        """Tell whether draws are doubtful for transitions that have diverged, however many go on.
+
+        :param draws: of each site, of which ``accuracy`` is.
+        """
+        if not diverged.any():
+            return False
+        noise = Accuracy.of_chains(draws, np.zeros_like(diverged))
+        missed = accuracy.limits - noise.limits
+        return noise.is_accurate and bool(missed.max(initial=0.0) > LEVELS.negligible)
+
     def fault(self, found: Any) -> str:
         """Say where the density was not finite, if that has ended too many transitions."""
         count = int((~found.is_finite).sum())
@@ -217,43 +259,9 @@ class Sampler:
         )
 
 
-class StepSize:
-    """Dual averaging of the step size (Hoffman and Gelman, 2014), over transitions of all chains.
-
-    :ivar best: the average of the steps.
-    """
-
-    def __init__(self, step: float, accept_prob: float, num_chains: int) -> None:
-        self.best, self._centre, self._accept_prob = step, math.log(2.0 * step), accept_prob
-        self._num_chains, self._seen = num_chains, [0] * num_chains
-        self._new: list[float] = []
-        self._count, self._short = 0, 0.0
-
-    def adapted(self, chains: Trajectories) -> bool:
-        """Set the step after as many transitions as there are chains; return True."""
-        for i, draws in enumerate(chains.draws):
-            self._new += [draw.accepted for draw in draws[self._seen[i] :]]
-            self._seen[i] = len(draws)
-        if len(self._new) < self._num_chains:
-            return True
-        short, self._new = self._accept_prob - float(np.mean(self._new)), []
-        self._count += 1
-        self._short += (short - self._short) / (self._count + 10)
-        log_step = self._centre - self._short * math.sqrt(self._count) / 0.05
-        part = self._count**-0.75
-        self.best = math.exp(part * log_step + (1.0 - part) * math.log(self.best))
-        chains.step = math.exp(log_step)
-        return True
-
-
-def rectangle(draws: list[list[Draw]], most: int | None = None) -> Any:
-    """Return as many draws of each chain as all have, fields of arrays ``(chains, draws, ...)``."""
-    count = min(map(len, draws))
-    count = count if most is None else min(count, most)
-    columns = (zip(*chain[:count], strict=True) for chain in draws)
-    fields = zip(*columns, strict=True)
-    arrays: list[Any] = [np.array(field) for field in fields]
-    return Draw(*arrays)
+def _worth(draws: Any) -> float:
+    """Return effective draws per gradient."""
+    return float(effective_draws(draws.z).min() / draws.steps.sum())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -344,15 +352,18 @@ def run_until(
         own = Coordinates.of_fit(problem, state)
         sampler = Sampler(problem, state, starts, own, rng, is_over)
         sampler.warm_up(request)
-        count = request.num_samples or ROUND
+        most = request.num_samples or MOST_DRAWS
+        count = min(ROUND, most)
         while True:
             found = sampler.run(count)
             rows = numbers(result, found.z.reshape(-1, problem.space.dim)).items()
             draws = {k: v.reshape(*found.z.shape[:2], *v.shape[1:]) for k, v in rows}
             accuracy = Accuracy.of_chains(draws, found.diverged, sampler.fault(found))
-            if accuracy.is_accurate or is_over() or count >= (request.num_samples or MOST_DRAWS):
+            is_enough = accuracy.is_accurate or sampler.is_in_vain(accuracy, draws, found.diverged)
+            if (is_enough and request.num_samples is None) or is_over() or count >= most:
                 break
-            count *= 2
+            if request.num_warmup is not None or not sampler.moved(found):
+                count = min(2 * count, most)
         gradients = math.ceil(cost.total)
     stats = {
         "diverging": found.diverged,

@@ -8,6 +8,7 @@ effects for flexible and accelerated probabilistic programming in NumPyro*).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ import numpy as np
 #: Most doublings of a trajectory, and loss of energy in nats from which it has diverged, as in
 #: Stan.
 MAX_DEPTH, DIVERGENCE = 10, 1000.0
+#: How many ones the binary digits of a leaf's number have.
+ONES = np.array([bin(leaf).count("1") for leaf in range(2**MAX_DEPTH)])
 #: Fewest draws of a chain, which both halves have a variance from.
 FEWEST = 4
 
@@ -147,17 +150,17 @@ class Trajectories:
     def _turns(self, own: np.ndarray, momentum: np.ndarray) -> np.ndarray:
         """Tell which halves have made a turn, by the checkpoints at which their parts begin."""
         leaf, turned = self._leaf[own], np.zeros(len(own), bool)
-        place = np.bitwise_count(leaf >> 1).astype(int)
+        place = ONES[leaf >> 1]
         even = leaf % 2 == 0
         at = own[even]
         self._momenta[0, place[even], at] = momentum[even]
         self._momenta[1, place[even], at] = self._below[at]
-        parts = np.bitwise_count(leaf & ~(leaf + 1)).astype(int)  # that end here
-        for back in range(parts.max(initial=0)):
-            some = np.flatnonzero((parts > back) & ~turned)
-            first, before = self._momenta[:, place[some] - back, own[some]]
-            span = self._below[own[some]] - before + first
-            turned[some] = _has_turned(first, momentum[some], span)
+        parts = ONES[leaf & ~(leaf + 1)]  # that end here
+        some = np.repeat(np.arange(len(own)), parts)
+        back = np.arange(len(some)) - np.repeat(np.cumsum(parts) - parts, parts)
+        first, before = self._momenta[:, place[some] - back, own[some]]
+        span = self._below[own[some]] - before + first
+        turned[some[_has_turned(first, momentum[some], span)]] = True
         self._leaf[own] += 1
         return turned
 
@@ -208,7 +211,46 @@ class Trajectories:
             self.draws[i][-1] = self.draws[i][-1]._replace(**here)
 
 
+class StepSize:
+    """Dual averaging of the step size (Hoffman and Gelman, 2014), over transitions of all chains.
+
+    :ivar best: the average of the steps.
+    """
+
+    def __init__(self, step: float, accept_prob: float, num_chains: int) -> None:
+        self.best, self._centre, self._accept_prob = step, math.log(2.0 * step), accept_prob
+        self._num_chains, self._seen = num_chains, [0] * num_chains
+        self._new: list[float] = []
+        self._count, self._short = 0, 0.0
+
+    def adapted(self, chains: Trajectories) -> bool:
+        """Set the step after as many transitions as there are chains; return True."""
+        for i, draws in enumerate(chains.draws):
+            self._new += [draw.accepted for draw in draws[self._seen[i] :]]
+            self._seen[i] = len(draws)
+        if len(self._new) < self._num_chains:
+            return True
+        short, self._new = self._accept_prob - float(np.mean(self._new)), []
+        self._count += 1
+        self._short += (short - self._short) / (self._count + 10)
+        log_step = self._centre - self._short * math.sqrt(self._count) / 0.05
+        part = self._count**-0.75
+        self.best = math.exp(part * log_step + (1.0 - part) * math.log(self.best))
+        chains.step = math.exp(log_step)
+        return True
+
+
+def rectangle(draws: list[list[Draw]], most: int | None = None) -> Any:
+    """Return as many draws of each chain as all have, fields of arrays ``(chains, draws, ...)``."""
+    count = min(map(len, draws))
+    count = count if most is None else min(count, most)
+    columns = (zip(*chain[:count], strict=True) for chain in draws)
+    fields = zip(*columns, strict=True)
+    arrays: list[Any] = [np.array(field) for field in fields]
+    return Draw(*arrays)
+
+
 def _has_turned(first: np.ndarray, last: np.ndarray, total: np.ndarray) -> np.ndarray:
     """Tell which spans have made a turn, by the momenta at both ends and their sum."""
     way = total - 0.5 * (first + last)
-    return ((first * way).sum(1) <= 0) | ((last * way).sum(1) <= 0)
+    return (np.einsum("ij,ij->i", first, way) <= 0) | (np.einsum("ij,ij->i", last, way) <= 0)
