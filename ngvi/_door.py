@@ -82,7 +82,8 @@ ELSEWHERE = {
     },
     "FitResult.summary": {"prob=; it is a table of all draws": "num_draws"},
     "Diagnostics": {
-        "pareto_k": "khat k_hat k",
+        "pareto_k": "khat k_hat k pareto_k_error",
+        "log_weights, minus infinity at a draw without a density": "num_dropped",
         "effective_sample_size": "ess n_eff",
         "accuracy": "are_trusted worst marginals",
     },

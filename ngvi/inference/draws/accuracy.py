@@ -31,9 +31,6 @@ TWO_SIDED = 1.96
 MAX_TAILS = 2000
 #: Effective draws per draw above which nothing changes by more than 0.14 sd (chi-square).
 ALIKE = 0.98
-#: Standard errors of k-hat in a limit, an index of
-#: :data:`~ngvi.inference.draws.pareto.ERRORS_OF_K`.
-CAUTION = 1
 #: Latent vectors whose numbers are computed at once: one program does for any number of draws.
 AT_ONCE = 1000
 #: Draws that chains miss for each transition that has diverged.
@@ -169,7 +166,7 @@ def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) ->
     Mass ``m`` with a second moment ``s`` shifts a mean by ``sqrt(m s)`` at most (Cauchy-Schwarz).
 
     :param squares: squared deviations, shape ``(n, k)``.
-    :param missing: the part of the mass beyond the weights, by errors of k-hat, shape ``(e,)``.
+    :param missing: the part of the mass beyond the weights, as estimated and with caution.
     :return: by the best estimate, and with a limit's caution, shape ``(2, 2, k)``; draws of the
         posterior itself, of which the weights miss nothing, need none.
     """
@@ -183,7 +180,7 @@ def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) ->
     shifts[missing == 0] = 0.0
     narrow = np.where(np.isinf(beyond), np.inf, 1.0 - 1.0 / np.sqrt(1.0 + beyond))
     found = np.stack([shifts, narrow], 1)
-    return found[[0, CAUTION if missing.any() else 0]]
+    return found[[0, int(missing.any())]]
 
 
 def joint_score(errors: np.ndarray) -> float:

@@ -26,7 +26,7 @@ from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
 from ngvi.inference.draws.accuracy import Accuracy, numbers
 from ngvi.inference.draws.nuts import WAY_OUT, run_until
-from ngvi.inference.draws.pareto import EQUAL, USABLE, error_of_k, tail_size
+from ngvi.inference.draws.pareto import EQUAL, USABLE
 from ngvi.inference.draws.proposals import (
     ENOUGH_DRAWS,
     NUM_DRAWS,
@@ -111,27 +111,15 @@ class Diagnostics(TellsWhatItHas):
         """Number of draws of the Gaussian that were weighed."""
         return len(self.log_weights)
 
-    @property
-    def num_dropped(self) -> int:
-        """Number of these at which the log density is not finite."""
-        return int(np.isneginf(self.log_weights).sum())
-
     @functools.cached_property
     def _weighed(self) -> Weighed | None:
-        is_empty = self.num_dropped == self.num_draws
-        return None if is_empty else Weighed(np.empty((self.num_draws, 0)), self.log_weights)
+        is_known = np.isfinite(self.log_weights).any()
+        return Weighed(np.empty((self.num_draws, 0)), self.log_weights) if is_known else None
 
     @property
     def pareto_k(self) -> float | None:
         """K-hat, the shape of the weights' tail: a detail, of which nothing hangs."""
         return None if self._weighed is None else self._weighed.pareto_k
-
-    @property
-    def pareto_k_error(self) -> float | None:
-        """The standard error of :attr:`pareto_k`."""
-        if self._weighed is None:
-            return None
-        return error_of_k(self._weighed.pareto_k, tail_size(self.num_draws))
 
     @property
     def effective_sample_size(self) -> float | None:
@@ -187,9 +175,8 @@ def made(result: Any, asked: str, seconds: float = math.inf) -> Diagnostics:
         rng = np.random.default_rng(result._ppl.seed_of_diagnostics(result))
         makes = _Maker(result, problem, state, rng)
         found = makes.by_weights(asked)
-        cost = dataclasses.replace(result.cost)
-        cost.share(problem.objective.cost)
-        result.cost = cost
+        result.cost = dataclasses.replace(result.cost)
+        result.cost.share(problem.objective.cost)
     if asked == AUTO:  # also a limit for chains, whose gradients may take longer than the fit's
         seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
@@ -371,13 +358,11 @@ def why_without_density(result: Any, problem: Problem) -> str:
 
 def unseen(result: Any) -> str:
     """Say of what importance weights see nothing, if so."""
-    drift = result.change.in_words() if result.verdict == APPROXIMATE else ""
-    return "; ".join(filter(None, [drift, elsewhere(result)]))
-
-
-def elsewhere(result: Any) -> str:
-    """Say whether other optima hold a part of the posterior."""
-    share = sum(one.weight for one in result.optima[1:])
-    if share < 1.0 - LEVELS.confidence:
-        return ""
-    return f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds"
+    said, share = [], sum(one.weight for one in result.optima[1:])
+    if result.verdict == APPROXIMATE:
+        said.append(result.change.in_words())
+    if share >= 1.0 - LEVELS.confidence:
+        said.append(
+            f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds"
+        )
+    return "; ".join(said)

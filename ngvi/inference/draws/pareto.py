@@ -22,8 +22,8 @@ SCALE_PRIOR, SHAPE_PRIOR, PRIOR_SHAPE = 3.0, 10.0, 0.5
 USABLE = 0.7
 #: Standard deviation of ``log w``, or its rounding, in nats, that is as good as none.
 EQUAL = 0.05
-#: Standard errors of ``k`` with each of which it is asked what is missing.
-ERRORS_OF_K = 0.0, 1.0, 2.0
+#: Standard errors of ``k`` with which it is asked what is missing: an estimate's, and a limit's.
+ERRORS_OF_K = 0.0, 1.0
 #: Fewest numbers that tell the shape of a tail, as in ``psislw`` of ArviZ.
 LEAST = 5
 
