@@ -85,7 +85,7 @@ ELSEWHERE = {
         "pareto_k": "khat k_hat k pareto_k_error",
         "log_weights, minus infinity at a draw without a density": "num_dropped",
         "effective_sample_size": "ess n_eff",
-        "accuracy": "are_trusted worst marginals",
+        "accuracy": "are_trusted worst marginals pareto_k_error",
     },
     "NutsResult": {"draws, without an MCMC of the PPL": "mcmc get_samples posterior"},
     "nuts": {"nothing: a pass evaluates all chains": "chain_method mp_context jit_compile cores"},

@@ -14,6 +14,7 @@ import numpy as np
 
 from ngvi.inference.map_ascent import Ascent, map_ascents
 from ngvi.inference.options import LEVELS, FitOptions
+from ngvi.inference.prices import UNSAID
 from ngvi.inference.problem import Problem
 from ngvi.inference.runs import FAR, Run, Runs, same_bound
 from ngvi.inference.search import Status
@@ -70,7 +71,9 @@ class Explorer:
 
     def _floor(self) -> float:
         """Return what the way to the best has left of the gradients that any fit may take."""
-        return max(0.0, self.options.exploration_floor - self.share * self.spent)
+        most = float(self.options.exploration_floor)
+        most = min(most, UNSAID / self._cost.prices.gradient)  # if that is known
+        return max(0.0, most - self.share * self.spent)
 
     def _may_go_on(self) -> bool:
         return self._cost.total < self.limit

@@ -14,7 +14,7 @@ from typing import Any
 
 from ngvi._warn import warn
 from ngvi.inference.draws.proposals import NUM_DRAWS
-from ngvi.inference.monitor import Monitor
+from ngvi.inference.monitor import LOGGER, Monitor
 from ngvi.inference.problem import Cost, Forwarding, Objective
 
 #: Part of a fit's seconds that a phase may take unasked, and the seconds that any may.
@@ -23,6 +23,8 @@ PART, FREE = 0.2, 1.0
 FEW_DRAWS = 200
 #: Seconds of a run of the model, or of a gradient, of which a user hears, and how many a fit takes.
 SLOW, OF_A_FIT = 2.0, 1000
+#: Seconds that a call, or a phase, may take beyond those of the fit without a word.
+UNSAID = 10.0
 
 
 def warn_of_slow(seconds: float) -> None:
@@ -36,6 +38,21 @@ def warn_of_slow(seconds: float) -> None:
             f"more, {seconds * OF_A_FIT / 3600:.2g} hours. Vectorise its loops, give time_limit= "
             "or family='diagonal', or learn from minibatches by SVI(model, guide, IVON(), "
             "NaturalELBO(1, 'stein'))."
+        )
+
+
+def say_price(result: Any, what: str, evaluations: float) -> None:
+    """Log what a call will take, and warn where that is longer than the fit took.
+
+    :param result: a ``FitResult``.
+    :param evaluations: of the log density, at most.
+    """
+    seconds = evaluations * _known(result.cost.prices.draw)
+    LOGGER.info("%s: at most %d evaluations, %.2g s", what, evaluations, seconds)
+    if seconds > max(result.seconds, UNSAID):
+        warn(
+            f"{what} runs the model up to {evaluations:,.0f} times, about {seconds:,.0f} s where "
+            f"the fit took {result.seconds:,.0f} s: ask for less, or vectorise the model."
         )
 
 

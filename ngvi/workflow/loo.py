@@ -76,6 +76,8 @@ def _single(
     how = np.where(is_proper, SUBTRACTION, IMPROPER).astype(object)
     means, covariances = cavity.means.copy(), cavity.covariances.copy()
     large = _to_refit(is_proper, leverage, cavity.shift)
+    if target.prior.is_by_points:  # whose gradients are the model's
+        large = large[: clock.num_units(gradients_of_steps(q))]
     without = [np.array([element]) for element in large]
     for element, steps in zip(large, steps_without(target, q, without, clock), strict=True):
         if steps is not None:
@@ -126,7 +128,7 @@ def _factor(covariances: np.ndarray) -> list[list[np.ndarray]]:
 def _joint(
     target: Target, q: DenseGaussian, sites: ElementSites, units: Units, clock: Clock
 ) -> Pointwise:
-    draws = PosteriorDraws.of(target, q, units)
+    draws = PosteriorDraws.of(target, q, units, clock.num_draws)
     psis, psis_k = psis_of(draws.of_units, draws.log_weights[:, None] - draws.counted)
     reliability, how = psis_k.copy(), np.full(units.count, WEIGHTS, object)
     elpd, leverage = np.empty((2, units.count))

@@ -27,9 +27,9 @@ class PosteriorDraws(NamedTuple):
     is_gaussian: bool  #: Whether weights are of no use, and the Gaussian stands for the posterior.
 
     @classmethod
-    def of(cls, target: Target, q: DenseGaussian, units: Units) -> PosteriorDraws:
-        """Draw them from ``q``."""
-        theta = q.sample(noise(q.dim, num_draws(target), 0))
+    def of(cls, target: Target, q: DenseGaussian, units: Units, most: int) -> PosteriorDraws:
+        """Draw them from ``q``, at most this many."""
+        theta = q.sample(noise(q.dim, min(most, num_draws(target)), 0))
         values, log_p = target.parts(theta)
         log_weights = log_p - q.log_prob(theta)
         is_gaussian = not smoothed(log_weights).shape <= USABLE

@@ -29,6 +29,7 @@ class Clock(NamedTuple):
     end: float = math.inf  #: Of :func:`time.perf_counter`.
     gradients: float = math.inf  #: Of the model; predictors take none.
     progress_bar: bool = False
+    num_draws: int = DEFAULTS.num_joint  #: Draws of the posterior, each a value.
 
     @classmethod
     def of(cls, time_limit: float | None, gradients: float, progress_bar: bool) -> Clock:
@@ -67,10 +68,11 @@ def steps_without(
     each = q.dim if target.predictors is not None else len(points(q.dim)[0])
     size = max(1, DEFAULTS.numbers_at_once // max(1, len(target.weights) * each))
     found: list[Steps | None] = [None] * len(left_out)
+    count, most = 0, clock.gradients / each if target.predictors is None else math.inf
     words = {"desc": "leave-one-out, steps", "unit": "unit", "delay": BAR_AFTER}
     with tqdm(total=len(left_out), disable=not clock.progress_bar, **words) as bar:
         for first in range(0, len(left_out), size):
-            if clock.is_over:
+            if clock.is_over or count > most:
                 break
             some = slice(first, first + size)
             weights = np.repeat(target.weights[None], len(left_out[some]), 0)
@@ -78,5 +80,6 @@ def steps_without(
                 own[elements] = 0.0
             begin = None if starts is None else starts[some]
             found[some] = climb_all(target, q, weights, starts=begin)
+            count += sum(one.count for one in found[some] if one is not None)
             bar.update(len(weights))
     return found

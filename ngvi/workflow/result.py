@@ -17,6 +17,7 @@ from ngvi.inference.draws import drawn
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.hooks import GROUPS, NUTS, PREDICTIVE, SAMPLE
 from ngvi.inference.new_groups import Asked, guide_for_groups
+from ngvi.inference.prices import say_price
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import Fitted
 from ngvi.inference.tells import alone, door_with_options_of, unhandled
@@ -112,6 +113,7 @@ class FitResult(Fitted):
         """
         num_samples, key = check_count(num_samples, "num_samples"), self._key(PREDICTIVE, kwargs)
         check_predictive(self.predictive, self.model, args, kwargs, self.args)
+        say_price(self, "predictive", num_samples)
         of_fit = self.args, self.kwargs
         run = (args, kwargs) if args or kwargs else of_fit
         if self.validation is not None and np.isfinite(self.validation.height):
@@ -257,6 +259,7 @@ class FitResult(Fitted):
         :raises ValueError: for labels or names that fit no axis.
         """
         wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
+        say_price(self, "to_arviz", num_samples * sum(wanted.values()))
         return chains.for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
 
     @alone

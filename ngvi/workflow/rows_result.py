@@ -21,6 +21,7 @@ from ngvi.inference.first_look import check_seen
 from ngvi.inference.hooks import SAMPLE
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
+from ngvi.inference.prices import num_affordable, say_price
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import KEPT
 from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL
@@ -31,10 +32,10 @@ from ngvi.workflow.climb import climb, polished
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.loo import Pointwise, leave_out
-from ngvi.workflow.loo_steps import Clock
+from ngvi.workflow.loo_steps import Clock, gradients_of_steps
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.streaming import account, check_shapes, fewer, in_one_step, is_part, next_change
-from ngvi.workflow.target import Target, depends
+from ngvi.workflow.target import Target, depends, num_of_sites
 from ngvi.workflow.units import Units, check_rows, make_units
 
 
@@ -72,15 +73,19 @@ class KnownTarget:
 
 
 @contextlib.contextmanager
-def of_rows(result: Any, plate: str | None, what: str) -> Iterator[tuple[KnownTarget, Units]]:
+def of_rows(
+    result: Any, plate: str | None, what: str, besides: float = 0.0
+) -> Iterator[tuple[KnownTarget, Units]]:
     """Give the log density by its rows at the posterior, and what is left out together.
 
     :param what: is asked for.
+    :param besides: evaluations that it may take besides those of the sites.
     """
     _check_whole(result, what)
     with result._at_model() as found:
         known = known_target(result, what, *found)
         target = known.target
+        say_price(result, what, besides + num_of_sites(target, known.q))
         with target.rows.running():
             of_latents = functools.partial(depends, target, known.q)
             yield known, make_units(target.rows, plate, known.latents, of_latents)
@@ -135,7 +140,9 @@ def left_out(result: Any, rows: Any, plate: str | None) -> Any:
 
 def elpd_of(result: Any, plate: str | None, clock: Clock) -> Any:
     """Return leave-one-out densities of a result for ArviZ; see ``loo``."""
-    with of_rows(result, plate, "loo") as (known, units):
+    clock = clock._replace(num_draws=num_affordable(result, DEFAULTS.num_joint))
+    of_steps = clock.gradients if math.isfinite(clock.gradients) else 0.0
+    with of_rows(result, plate, "loo", clock.num_draws + of_steps) as (known, units):
         found = known.leave_out(plate, units, clock)
     words = note(found, units)
     return elpd_data(found, units, {"note": words} if words else {})
@@ -150,6 +157,7 @@ def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
     start_time = time.perf_counter()
     with new._at_model() as found:
         target = known_target(new, what.partition("(")[0], *found).target
+        say_price(new, what, gradients_of_steps(q) + DEFAULTS.num_joint)
         with target.rows.running():
             steps = climb(target, q)
     if steps is None:

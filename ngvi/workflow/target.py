@@ -45,6 +45,11 @@ class RestOfDensity:
         found._exact = q.mean, Expected(value, np.zeros(q.dim), q.precision)
         return found
 
+    @property
+    def is_by_points(self) -> bool:
+        """True where expectations run the model, once the first of them are known."""
+        return self._exact is None and self._terms is None
+
     def at(self, theta: np.ndarray) -> np.ndarray:
         """Return values at latent vectors ``(K, d)``, shape ``(K,)``."""
         return self._log_density(theta)[0]
@@ -171,6 +176,11 @@ class Target:
         values, gradients = values.reshape(*shape, -1), gradients.reshape(theta.shape)
         found, _ = Expected.by_points(q, values, gradients)
         return found if self.is_models_prior else self.prior.under(q).plus(found)
+
+
+def num_of_sites(target: Target, q: DenseGaussian) -> int:
+    """Return how many evaluations the sites of all elements take at most."""
+    return 0 if target.predictors is not None else len(points(q.dim)[0]) * (q.dim + 1)
 
 
 def depends(target: Target, q: DenseGaussian) -> np.ndarray:

@@ -41,6 +41,8 @@ MOST_NUMBERS = 2**25
 #: Points share a program that has their gradients, and the last is repeated to fill it up, as long
 #: as an array has no more numbers than these: a call then costs more than a point.
 POINTS_AT_ONCE, FEW_AT_POINTS = 8, 2**13
+#: Values of a call: whoever wants one has the others evaluated as well.
+VALUES_AT_ONCE = 128
 #: More points, those of chains, share a pass of as many as these.
 CHAINS_AT_ONCE = 32
 #: Points of a pass in double precision.
@@ -83,7 +85,7 @@ class Objective(problem.Objective):
         self._finds_modes = isinstance(guide, ReparametrizedGaussianGuide)
         self._visited_size, self._data_size = visited_size, data_size
         self._visited_rows = math.ceil(visited * num_rows)
-        self._values_at_once = points_at_once(visited_size)
+        self._values_at_once = min(VALUES_AT_ONCE, points_at_once(visited_size))
         self._points_at_once = POINTS_AT_ONCE if visited_size <= FEW_AT_POINTS else 1
         self._traced = Traced(self._log_density)
         self._is_for_double = True
@@ -225,7 +227,7 @@ class Objective(problem.Objective):
         if not self._finds_modes:
             return {}
         # A value takes less than a gradient.
-        draws = self._points_at_once if name == _POINTS else self._values_at_once // 8
+        draws = self._points_at_once if name == _POINTS else self._values_at_once
         draws = self._cost.num_gradients if name == _GROUP else draws
         return {"runs_once": is_short, "num_numbers": 0 if is_short else draws * self._data_size}
 

@@ -36,7 +36,7 @@ from ngvi.inference.draws.proposals import (
     proposal_for,
 )
 from ngvi.inference.options import LEVELS
-from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable
+from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable, say_price
 from ngvi.inference.problem import Objective, Problem
 from ngvi.inference.saved.schema import printable
 from ngvi.inference.tells import TellsWhatItHas
@@ -233,6 +233,7 @@ class _Maker:
             return undefined(self.why_no_weights)
         most = max(FEW_DRAWS, NUMBERS_AT_ONCE // self.problem.space.noise_dim)
         count = num_affordable(self.result, min(NUM_DRAWS, most))
+        say_price(self.result, "draws", count)
         gaussian = Proposal(self.problem, self.state, np.array([], int))
         try:
             pilot = gaussian.weighed(count, self.rng)
