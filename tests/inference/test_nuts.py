@@ -137,8 +137,7 @@ class Wide:
 
 def test_chains_move_to_the_scales_of_latents_where_a_gradient_is_worth_more_there(rng):
     sds = np.array([10.0, *[1.0] * 24])
-    turned = np.linalg.qr(rng.standard_normal((25, 25)))[0]
-    for scale, moves in ((np.eye(25), True), (turned, True), (np.diag(sds), False)):
+    for scale, moves in ((np.eye(25), True), (np.diag(sds), False)):
         starts = nuts.Beginnings(rng.standard_normal((8, 25)) * sds, np.zeros(8, int))
         own = Coordinates(np.zeros(25), scale)
         sampler = nuts.Sampler(Wide(sds), None, starts, own, rng, lambda: False)
@@ -154,8 +153,8 @@ def test_chains_move_to_the_scales_of_latents_where_a_gradient_is_worth_more_the
         np.testing.assert_allclose(after.z.std((0, 1)), sds, rtol=0.3 if moves else 0.2)
 
 
-def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng):
-    root = rng.standard_normal((10, 10)) * np.geomspace(1, 100, 10)
+def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng, monkeypatch):
+    root = np.linalg.cholesky(0.99 * np.ones((4, 4)) + 0.01 * np.eye(4))
     precision = np.linalg.inv(root @ root.T)
 
     class Correlated(Wide):
@@ -163,14 +162,12 @@ def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng):
             slopes = -latents @ precision
             return 0.5 * (slopes * latents).sum(1), slopes
 
-    starts = nuts.Beginnings(rng.standard_normal((8, 10)) @ root.T, np.zeros(8, int))
-    own = Coordinates(np.zeros(10), root)
-    sampler = nuts.Sampler(Correlated(np.ones(10)), None, starts, own, rng, lambda: False)
-    sampler.warm_up(nuts.NutsRequest())
-    draws = sampler.run(100)
-    step = sampler._step
-    found = draws._replace(z=np.repeat(draws.z[:, :1], 100, 1))  # as if they had not moved
-    assert not sampler.moved(found)
+    starts = nuts.Beginnings(rng.standard_normal((8, 4)) @ root.T, np.zeros(8, int))
+    own = Coordinates(np.zeros(4), root)
+    sampler = nuts.Sampler(Correlated(np.ones(4)), None, starts, own, rng, lambda: False)
+    draws, step = sampler.run(100), sampler._step
+    monkeypatch.setattr(nuts, "POOR", 10.0)  # a pilot is tried
+    assert not sampler.moved(draws)
     assert sampler.coordinates is own and sampler._step == step
     np.testing.assert_array_equal(sampler.run(100).z, draws.z)
 
