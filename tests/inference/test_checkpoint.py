@@ -69,6 +69,7 @@ KINDS = {
 }
 
 
+@pytest.mark.fast_in_numpyro("own parameter")
 @pytest.mark.parametrize(
     "kind",
     ["own parameter", "minibatches", pytest.param("conditional modes", marks=pytest.mark.slow)],

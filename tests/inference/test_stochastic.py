@@ -51,6 +51,7 @@ def test_it_reaches_the_optimum_about_within_the_tolerance(name):
     assert test.upper >= test.gap and bool(test.beside) == ("own" in TARGETS[name])
 
 
+@pytest.mark.slow
 def test_few_noisy_signals_are_no_limit():
     """One estimate of four groups that happens to be small says little of what is left."""
     target = Target(gaussian, noise=0.05, is_subsampled=True)
