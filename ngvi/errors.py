@@ -326,3 +326,29 @@ def check_broadcast(name: str, value: tuple[int, ...], of: tuple[int, ...], even
         raise ValueError(f"{words}Reshape one of them, such as y[:, 0] for a column.")
     if (are_many and both != value) or is_event_expanded:
         warn(f"{words}Reshape one of them.")
+
+
+def outside_of_domains(name: str, fn: Any, xp: Any) -> dict[str, Any]:
+    """Return whether parameters of a distribution are beyond the bounds of their domain.
+
+    A probability that rounding makes more than one is not.
+
+    :param name: the site's.
+    :param xp: torch or ``jax.numpy``.
+    :return: flags, by the parameter and the bounds in words.
+    """
+    found = {}
+    while fn is not None:
+        for parameter, domain in getattr(fn, "arg_constraints", {}).items():
+            domain = getattr(domain, "base_constraint", domain)
+            is_simplex = type(domain).__name__.lower().endswith("simplex")
+            low = 0.0 if is_simplex else getattr(domain, "lower_bound", None)
+            high = 1.0 if is_simplex else getattr(domain, "upper_bound", math.inf)
+            value = None if low is None else getattr(fn, parameter, None)
+            if value is not None:
+                value, slack = xp.asarray(value), 0.0 if high == math.inf else 1e-4
+                words = "negative" if low == 0 and not slack else f"outside of [{low:g}, {high:g}]"
+                is_out = (value < low - slack) | (value > high + slack)
+                found[f"{parameter}= of site '{name}' is {words}"] = is_out.any()
+        fn = getattr(fn, "base_dist", None)
+    return found

@@ -262,7 +262,7 @@ class FitCall:
         if self.checkpoint is not None and outcome.ending is not Ending.NO_START:
             self.checkpoint.keep(result, math.inf)
         starts = outcome.search and outcome.search.starts  # none of a mixture
-        if outcome.converged and starts and (words := starts.cut_off()):
+        if starts and (words := starts.cut_off()):
             result.reason += f"; {words}"
             warn(f"{words[0].upper()}{words[1:]}.")
         self.monitor.finish(result.verdict, result.bound, result.bound_error)

@@ -211,10 +211,13 @@ class Objective(Protocol):
     def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
         """Return log densities in double precision; None where that cannot be."""
 
-    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+    def prior(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[np.ndarray | None, dict[str, float]]:
         """Return draws of all latents from the model's prior, or None if it cannot be sampled.
 
-        :return: shape ``(count, d)``.
+        :return: shape ``(count, d)``; and which parameters of distributions are outside of their
+            domain, in words, at which part of the draws.
         """
 
 

@@ -63,6 +63,7 @@ class Starts:
         self.problem, self.rng, self.options = problem, rng, options
         self.num_groups = num_groups
         self._others: list[np.ndarray] | None = None
+        self.outside: dict[str, float] = {}  #: See ``Objective.prior``.
 
     @functools.cached_property
     def prior(self) -> Prior | None:
@@ -70,7 +71,7 @@ class Starts:
         if self.problem.objective.is_subsampled:
             return None
         count = self.options.starts.num_points
-        draws = self.problem.objective.prior(self.rng, count)
+        draws, self.outside = self.problem.objective.prior(self.rng, count)
         if draws is None:
             return None
         draws = draws[np.isfinite(draws).all(1)]
@@ -198,10 +199,19 @@ class Starts:
         return points, self.problem.objective.log_density(space.initial, points)
 
     def cut_off(self) -> str:
-        """Say of which latent's prior a part has a log density that is NaN; or nothing.
+        """Say at which part of the prior the model has no density; or nothing.
 
-        So is the box's, where nothing overflows. The latent is the one whose draws tell best.
+        A log density that is NaN is so in the box as well, where nothing overflows. The latent is
+        the one whose draws tell best.
         """
+        what = max(self.outside, key=self.outside.__getitem__, default="")
+        if what and self.outside[what] > 1 - LEVELS.confidence:
+            return (
+                f"at {self.outside[what]:.0%} of the prior's draws {what}, where the distribution "
+                "does not exist: the posterior is cut off. Give what it is computed from a prior "
+                "on its domain (HalfNormal, Gamma, Beta, Dirichlet, say), or transform it by exp, "
+                "softplus, sigmoid or softmax"
+            )
         if "pool" not in vars(self) or self.prior is None:
             return ""
         draws, is_nan = self.prior.draws, np.isnan(self.pool[1])

@@ -172,22 +172,24 @@ class Objective(problem.Objective):
             return None
         return one if np.array_equal(one, other, equal_nan=True) else None
 
-    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        if type(self.guide) is not NaturalGaussianGuide or self.guide.create_plates is not None:
-            return None
-        seed, space = np.uint32(rng.integers(2**31)), self._space
+    def prior(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[np.ndarray | None, dict[str, float]]:
+        is_plain = type(self.guide) is NaturalGaussianGuide and self.guide.create_plates is None
+        seed, space = np.uint32(rng.integers(2**31) if is_plain else 0), self._space
         params = space.constrain(not_gaussian(space.initial))
-        sites = [site.name for site in self.guide.sites]
+        sites = [site.name for site in self.guide.sites] if is_plain else []
 
-        def draws(seed: np.uint32, arrays: list) -> jax.Array:
+        def drawn(seed: np.uint32, arrays: list) -> tuple[jax.Array, dict[str, jax.Array]]:
             run = self._arguments.rebuilt(arrays)
             return draws_of_prior(self.model, sites, params, *run, random.key(seed), count)
 
         try:
-            run = compiled(draws, runs_once=True)
-            return np.asarray(self._arguments.call(run, seed), float)
+            run = compiled(drawn, runs_once=True)
+            draws, outside = jax.device_get(self._arguments.call(run, seed))
         except Exception:  # noqa: BLE001  a prior need not be one that can be sampled
-            return None
+            return None, {}
+        return np.asarray(draws, float) if is_plain else None, outside
 
     def _compiled(self, name: str, state: State, rows: Any, some: Iterable[tuple]) -> list:
         """Run a method of :class:`Evaluation` on each of some inputs, alike in shape."""

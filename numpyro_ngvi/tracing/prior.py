@@ -13,6 +13,11 @@ from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer.initialization import init_to_uniform
 
+from ngvi.errors import outside_of_domains
+
+#: Draws of a prior that are made at once.
+AT_ONCE = 25
+
 
 def draws_of_prior(
     model: Callable,
@@ -22,22 +27,31 @@ def draws_of_prior(
     kwargs: dict,
     rng_key: jax.Array,
     count: int,
-) -> jax.Array:
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Draw latents, unconstrained, shape ``(count, d)``; somewhere where a prior is improper.
 
     :param sites: the latents, in the order of the vector.
+    :return: beside them, which parameters of distributions are outside of their domain, at which
+        part of the draws.
     """
 
-    def one(key: jax.Array) -> jax.Array:
+    def one(key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         seeded = handlers.substitute(handlers.seed(model, key), data=params)
         with handlers.block():
             trace = handlers.trace(handlers.substitute(seeded, substitute_fn=_anywhere)).get_trace(
                 *args, **kwargs
             )
+        outside: dict[str, jax.Array] = {}
+        for name, site in trace.items():
+            if site["type"] == "sample":
+                outside |= outside_of_domains(name, site["fn"], jnp)
         found = [(trace[name]["fn"], trace[name]["value"]) for name in sites]
-        return jnp.concatenate([jnp.ravel(biject_to(fn.support).inv(x)) for fn, x in found])
+        parts = [jnp.ravel(biject_to(fn.support).inv(x)) for fn, x in found]
+        return jnp.concatenate([jnp.zeros(0), *parts]), outside
 
-    return jax.vmap(one)(random.split(rng_key, count))
+    # Few at once: parameters of many rows take memory.
+    draws, outside = jax.lax.map(one, random.split(rng_key, count), batch_size=AT_ONCE)
+    return draws, jax.tree.map(jnp.mean, outside)
 
 
 def _anywhere(site: dict[str, Any]) -> jax.Array | None:

@@ -17,6 +17,7 @@ from ngvi.estimators.points import mixture_in
 from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Group, Sample
 from ngvi.inference.problem import Rows
+from ngvi.latents.layout import Site
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import PointsBySite, log_q, make_estimator, make_plan, num_products
 from pyro_ngvi.estimators.differentiate import values_and_gradients
@@ -28,7 +29,7 @@ from pyro_ngvi.inference.metric import EachRow, flat, gradient_of
 from pyro_ngvi.inference.space import State, StateSpace
 from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
-from pyro_ngvi.tracing.messengers import NanCholesky, quiet, repeatable_noise
+from pyro_ngvi.tracing.messengers import Domains, NanCholesky, quiet, repeatable_noise
 
 #: Draws of a prior that are tried: if these fail, all would.
 FEW_DRAWS = 5
@@ -172,31 +173,33 @@ class Objective(problem.Objective):
             return None
 
     @torch.no_grad()
-    def prior(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        guide = self.guide
-        if type(guide) is not NaturalGaussianGuide or guide.create_plates is not None:
-            return None
+    def prior(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[np.ndarray | None, dict[str, float]]:
+        guide, domains = self.guide, Domains()
+        is_plain = type(guide) is NaturalGaussianGuide and guide.create_plates is None
+        sites = guide.sites if is_plain else []
         self._space.put(self._space.initial)
         draws: list[np.ndarray] = []
         # A draw at which a covariance is singular, or the model raises, takes none from the others.
         with repeatable_noise(), quiet(), NanCholesky():
-            torch.manual_seed(int(rng.integers(2**31)))
-            while len(draws) < count:
-                draws.append(self._prior_draw(guide))
-                if len(draws) >= min(FEW_DRAWS, count) and np.isnan(draws).all():
-                    return None  # a prior need not be one that can be sampled
-        return np.stack(draws)
+            torch.manual_seed(int(rng.integers(2**31)) if is_plain else 0)
+            while len(draws) < count and not (len(draws) >= FEW_DRAWS and np.isnan(draws).all()):
+                draws.append(self._prior_draw(sites, domains))
+        outside = {words: number / len(draws) for words, number in domains.found.items()}
+        can_be_sampled = is_plain and not np.isnan(draws).all()
+        return np.stack(draws) if can_be_sampled else None, outside
 
-    def _prior_draw(self, guide: NaturalGaussianGuide) -> np.ndarray:
+    def _prior_draw(self, sites: list[Site], domains: Domains) -> np.ndarray:
         """Return one draw; NaN if the model raises."""
-        model = InitMessenger(_anywhere)(self._model)
+        model = domains(InitMessenger(_anywhere)(self._model))
         try:
             with poutine.block():
                 trace = poutine.trace(model).get_trace(*self.args, **self.kwargs)
         except Exception:  # noqa: BLE001  it is the user's
             return np.full(self.dim, np.nan)
-        parts = []
-        for site in guide.sites:
+        parts = [torch.zeros(self.dim * (not sites))]
+        for site in sites:
             node = trace.nodes[site.name]
             parts.append(biject_to(node["fn"].support).inv(node["value"]).reshape(-1))
         return doubles(torch.cat(parts))

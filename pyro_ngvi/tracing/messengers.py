@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +15,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ngvi.errors import outside_of_domains
 
 #: True if several workers have a part of the rows each, and gradients are summed over workers.
 SPLIT_OVER_WORKERS: ContextVar[bool] = ContextVar("SPLIT_OVER_WORKERS", default=False)
@@ -33,6 +36,21 @@ class Registered(Messenger):
         value = msg["value"]
         value = value.unconstrained() if hasattr(value, "unconstrained") else value
         self.tensors[id(value)] = value
+
+
+class Domains(Messenger):
+    """Counts runs at which parameters of distributions are outside of their domain.
+
+    :ivar found: numbers by words; of a site that cannot be sampled there as well.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        flags = outside_of_domains(msg["name"], msg["fn"], torch)
+        self.found.update(words for words, flag in flags.items() if flag)
 
 
 class WithoutSequences(Messenger):

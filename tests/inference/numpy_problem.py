@@ -142,9 +142,9 @@ class Target:
 
     def prior(self, rng, count):
         if self.of_prior is None:
-            return None
+            return None, {}
         mean, sd = self.of_prior
-        return mean + sd * rng.standard_normal((count, self.dim))
+        return mean + sd * rng.standard_normal((count, self.dim)), {}
 
     def _smooth(self, theta, own, rows):
         values = self.smooth(theta, own) if self.has_model_parameters else self.smooth(theta)

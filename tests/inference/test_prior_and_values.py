@@ -106,7 +106,7 @@ def test_arrays_that_a_model_has_captured_are_double_there_as_well(ppl):
 def test_draws_of_the_prior_have_its_moments_on_the_unconstrained_scale(ppl):
     """Of ``log |z|`` and of the logit of a beta variable they are known."""
     one, count = problem_of(ppl.name), 400
-    draws = one.objective.prior(np.random.default_rng(0), count)
+    draws, _ = one.objective.prior(np.random.default_rng(0), count)
     assert draws.shape == (count, 5)
     moments = {
         "far": (1000.0, 200.0),
@@ -119,7 +119,7 @@ def test_draws_of_the_prior_have_its_moments_on_the_unconstrained_scale(ppl):
         np.testing.assert_array_less(np.abs(some.mean(0) - mean), 4 * sd / np.sqrt(count))
         # The kurtosis of ``log |z|``, the largest, is 7.
         np.testing.assert_array_less(np.abs(some.std(0) / sd - 1), 4 * np.sqrt(6 / 4 / count))
-    again = one.objective.prior(np.random.default_rng(0), count)
+    again, _ = one.objective.prior(np.random.default_rng(0), count)
     np.testing.assert_array_equal(again, draws)
     assert abs(np.corrcoef(draws.T) - np.eye(5)).max() < 0.2
 
@@ -136,7 +136,7 @@ def improper(ppl):
 def test_a_site_whose_prior_is_improper_leaves_the_others_theirs(ppl):
     starts = ppl.start_at(flat=0.0, far=1000.0)  # Pyro's own needs a draw
     one = problem_of.__wrapped__(ppl.name, make=improper, init_loc_fn=starts)
-    draws = one.objective.prior(np.random.default_rng(0), 400)
+    draws, _ = one.objective.prior(np.random.default_rng(0), 400)
     start = {site.name: site.start for site in one.space.guide.sites}
     assert np.isfinite(draws).all()
     assert draws[:, start["far"]].mean() == pytest.approx(1000.0, abs=40)
@@ -153,5 +153,45 @@ def test_a_draw_of_the_prior_at_which_a_model_in_pyro_raises_is_one_fewer():
 
     pytest.importorskip("pyro")
     one = problem_of.__wrapped__("pyro", make=make)
-    draws = one.objective.prior(np.random.default_rng(0), 400)
+    draws, _ = one.objective.prior(np.random.default_rng(0), 400)
     assert np.nanmax(draws) < 1.0 and np.isnan(draws).mean() == pytest.approx(0.16, abs=0.06)
+
+
+#: What is observed given a normal latent, and the parameter that it makes impossible.
+IMPOSSIBLE = {
+    "scale=": lambda ppl, x: ppl.dist.Normal(0.0, x),
+    "concentration=": lambda ppl, x: ppl.dist.Gamma(x, ppl.np.exp(x)),
+    "rate=": lambda ppl, x: ppl.dist.Poisson(2.0 * x),
+    "df=": lambda ppl, x: ppl.dist.StudentT(x, x, ppl.np.exp(30.0 * x)),
+    "concentration1=": lambda ppl, x: ppl.dist.Beta(x, ppl.np.exp(x)),
+    "probs=": lambda ppl, x: ppl.dist.Bernoulli(probs=0.5 + 0.5 * x),
+    "": lambda ppl, x: ppl.dist.Normal(x, ppl.np.exp(30.0 * x)),
+}
+
+
+@pytest.mark.parametrize("parameter", IMPOSSIBLE)
+def test_parameters_that_a_prior_takes_outside_of_their_domain_are_counted(ppl, parameter):
+    def make(ppl):
+        def model():
+            x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.2), 1.0))
+            is_count = parameter in ("rate=", "probs=")
+            ppl.sample("y", IMPOSSIBLE[parameter](ppl, x), obs=ppl.array(1.0 if is_count else 0.2))
+
+        return model, ()
+
+    one = problem_of.__wrapped__(ppl.name, make=make)
+    outside = one.objective.prior(np.random.default_rng(0), 100)[1]
+    words = {name.split()[0]: part for name, part in outside.items() if part}
+    assert list(words) == [parameter] * bool(parameter)
+    assert 0.14 < words.get(parameter, 0.4) < 0.62
+
+
+@pytest.mark.filterwarnings("ignore:fit has not converged")
+def test_a_fit_says_that_a_scale_may_be_negative(ppl):
+    def model(y):
+        scale = ppl.sample("scale", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.sample("y", ppl.dist.Normal(0.0, scale).expand([9]).to_event(1), obs=y)
+
+    with pytest.warns(UserWarning, match="scale= of site 'y' is negative"):
+        result = ppl.fit(model, ppl.array(np.linspace(-1.0, 1.0, 9)), draws="gaussian")
+    assert "the posterior is cut off" in result.reason
