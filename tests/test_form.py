@@ -172,6 +172,7 @@ CONSTANTS = {
     "numpyro_ngvi.linalg.matrices.INVERTED_BLOCK": SPEED,
     "numpyro_ngvi.linalg.matrices.SMALL_SUM": SPEED,
     "numpyro_ngvi.linalg.matrices.SMALL_TRIANGLE": SPEED,
+    "numpyro_ngvi.tracing.prior.AT_ONCE": MEMORY,
     "numpyro_ngvi.workflow.rows.JACOBIANS_AT_ONCE": MEMORY,
     "numpyro_ngvi.workflow.rows.NUMBERS_AT_ONCE": MEMORY,
     "numpyro_ngvi.workflow.rows.VALUES_AT_ONCE": MEMORY,
