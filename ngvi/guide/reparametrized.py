@@ -100,8 +100,10 @@ class ReparametrizedGaussianGuide:
         start, self.sites = self._start_vector(), tuple(layout.sites)
         self._blocks = blocks = find_local_blocks(layout, self._names_of_locals)
         self._reparametrization = self._map_of(blocks, start, self.order)
-        if self._start_of_another is not None:
-            self._reparametrization.start = self._own_vector(self._start_of_another)
+        if (other := self._start_of_another) is not None:
+            if len(other) != len(start):
+                raise ValueError(f"Locals of {len(start)} latents cannot begin at {len(other)}.")
+            self._reparametrization.start = self._own_vector(other)
         self._begin_at(*self._modes_at_start())
         if self._requested_family is not None:
             return self._requested_family

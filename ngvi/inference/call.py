@@ -103,12 +103,11 @@ class FitCall:
 
     def by_modes(self, first: Ready) -> Attempt | None:
         """Return a fit with locals by their conditional modes, which may be all that is needed."""
-
-        def make(model: Callable, init_loc_fn: Callable) -> Any:
-            return self.mode_centred_guide(model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
-
-        set_up = partial(self.set_up, None, make, first.model, "auto")
+        set_up = partial(self.set_up, None, self._by_modes(), first.model, "auto")
         return alone(first, self.reparametrize, set_up, self.optimise, self.request)
+
+    def _by_modes(self) -> Callable:
+        return partial(self.mode_centred_guide, init_scale=INIT_SCALE)
 
     def better(
         self, first: Ready, outcome: Outcome, at_first: Attempt | None
@@ -165,7 +164,7 @@ class FitCall:
         except TypeError as error:
             self.model_call.explain(error)
             raise
-        check_size(self.ppl.gaussians(ready.guide), given.family, given.guide, given.init)
+        check_size(self.ppl.gaussians(ready.guide), given.family, given.guide, self.request.init)
         if given.init is not None:
             check_same_latents(given.init, self.ppl.gaussians(ready.guide))
         if ready.has_start:
@@ -190,12 +189,10 @@ class FitCall:
         saved = None if file is None else file.read(kind._ppl.library)
         if saved is None:
             return
-        given, noted = self.given, saved.meta["guide"]
-        by_modes = noted["name"] == self.mode_centred_guide.__name__ and noted.get("is_auto")
+        given, run = self.given, (self.args, self.kwargs)
         makes = guide_maker(self.guide_type, given.family, given.init)
-        if by_modes and self.reparametrize:
-            makes = None  # by the file, in the order of its latents
-        run = self.args, self.kwargs
+        if self.reparametrize and saved.meta["guide"]["name"] == self.mode_centred_guide.__name__:
+            makes = self._by_modes()
         found = kind._files.result(kind, saved, self.model, run, given.guide, makes)
         self.given = dataclasses.replace(given, init=found)
         self.reparametrize = check_reparametrize(self.given)

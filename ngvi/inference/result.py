@@ -152,7 +152,7 @@ class Fitted(TellsWhatItHas):
         ``numpy.load`` reads it by itself.
         The file takes its place when it is whole: whatever happens, an earlier one is there until
         then. It keeps the mode of an earlier one, and is written where a link points to.
-        The draws that the result holds are in it, and what is known of them, but for the chains.
+        The draws that the result holds are in it, with their chains, and what is known of them.
 
         :param path: of the file.
         :param data: whether the model's arguments are saved as well.

@@ -151,3 +151,28 @@ def test_the_guide_is_that_of_the_call_whatever_the_file_says(ppl, tmp_path):
         assert path.read_bytes() == kept
         again = fitted(ppl, model, args, checkpoint=path, family=noted)
         assert again.converged and again.verdict == "local"
+
+
+#: Factors of a checkpoint's numbers, and words in its text, that somebody has put there.
+CRAFTED = {
+    "another mean": ({"loc": 0.5}, {}),
+    "another verdict": ({}, {"verdict": "certified", "reason": "believe me"}),
+    "another family": ({}, {"family": "mixture", "options": {"num_components": 2}}),
+    "no family": ({}, {"family": None}),
+    "other options": ({}, {"family": "low_rank", "options": {"rank": 1}}),
+}
+
+
+def test_a_crafted_checkpoint_is_a_place_to_begin_and_nothing_else(ppl, tmp_path):
+    model, args = conjugate(ppl)
+    path = tmp_path / "file"
+    right = fitted(ppl, model, args, checkpoint=path)
+    meta, arrays = files.unpacked(path.read_bytes())
+    for what, (parts, words) in CRAFTED.items():
+        crafted = {**meta, **{k: v for k, v in words.items() if k in meta}}
+        crafted["guide"] = meta["guide"] | {k: v for k, v in words.items() if k not in meta}
+        moved = {k: v * parts.get(k.rpartition(".")[2], 1.0) for k, v in arrays.items()}
+        files.write(path, files.packed(crafted, moved))
+        found = fitted(ppl, model, args, checkpoint=path)
+        assert type(found.family) is type(right.family) and "believe" not in found.reason, what
+        np.testing.assert_allclose(found.bound, right.bound, atol=0.05)

@@ -42,7 +42,7 @@ def test_a_save_that_is_killed_leaves_the_file_before(tmp_path):
                 time.sleep(0.001)
             time.sleep(wait)
             os.kill(process.pid, signal.SIGKILL)
-        meta, arrays = files.unpacked(io.BytesIO(path.read_bytes()))
+        meta, arrays = files.unpacked(path.read_bytes())
         assert (arrays["x"] == meta["i"]).all() and len(arrays["x"]) == 200_000
 
 
@@ -94,7 +94,7 @@ def test_a_changed_bit_is_seen_or_changes_nothing():
         changed[bit // 8] ^= 1 << bit % 8
         try:
             with files.whole("name", "is damaged"):
-                meta, arrays = files.unpacked(io.BytesIO(bytes(changed)))
+                meta, arrays = files.unpacked(bytes(changed))
                 assert meta == {"x": 1} and arrays["y"].tobytes() == x.tobytes()
         except DamagedFileError:
             seen += 1

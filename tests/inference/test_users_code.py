@@ -226,7 +226,7 @@ def test_a_log_density_stands_in_the_place_of_a_model(ppl, tmp_path):
         result.loo()
 
 
-def test_chains_of_a_fit_go_to_arviz_and_what_went_of_sample_warns(ppl):
+def test_chains_of_a_fit_go_to_arviz_and_to_a_file_and_what_went_of_sample_warns(ppl, tmp_path):
     def model(y):
         mean = ppl.sample("mean", ppl.dist.Normal(0.0, 100.0))
         ppl.sample("y", ppl.dist.Normal(mean, 1.0).expand([3]).to_event(1), obs=y)
@@ -235,5 +235,13 @@ def test_chains_of_a_fit_go_to_arviz_and_what_went_of_sample_warns(ppl):
     assert result.diagnostics.verdict == "accurate"
     data = result.diagnostics.chains.to_arviz(prior=False)
     assert data.posterior["mean"].std() == pytest.approx(3**-0.5, rel=0.15)
+    result.save(tmp_path / "file")
+    again, chains = type(result).load(tmp_path / "file", model), result.diagnostics.chains
+    kept = again.diagnostics.chains
+    assert repr(kept) == repr(chains) and kept.r_hat == chains.r_hat
+    np.testing.assert_array_equal(kept.draws["mean"], chains.draws["mean"])
+    np.testing.assert_array_equal(again.diagnostics.latents, result.diagnostics.latents)
+    for name, values in chains.sample_stats.items():
+        np.testing.assert_array_equal(kept.sample_stats[name], values)
     with pytest.warns(UserWarning, match="with_draws\\('gaussian'\\)"):
         assert len(result.sample(7, corrected=False)["mean"]) == 7

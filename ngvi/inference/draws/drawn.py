@@ -25,7 +25,7 @@ import numpy as np
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
 from ngvi.inference.draws.accuracy import Accuracy, numbers
-from ngvi.inference.draws.nuts import WAY_OUT, run_until
+from ngvi.inference.draws.nuts import STATISTICS, WAY_OUT, NutsResult, run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE
 from ngvi.inference.draws.proposals import (
     ENOUGH_DRAWS,
@@ -83,28 +83,41 @@ class Diagnostics(TellsWhatItHas):
         """Return what a file holds of them."""
         found = {"latents": self.latents, "log_weights": self.log_weights}
         found |= {"errors": self.accuracy.errors, "limits": self.accuracy.limits}
+        if self.chains is not None:
+            found |= {"latents": self.chains.latents, "optima": self.chains.optima}
+            found |= self.chains.sample_stats
         return {name: array for name, array in found.items() if array is not None}
 
     def in_words(self) -> dict[str, Any]:
-        """Return what a file holds of them, for JSON: all but the chains."""
-        own = {"method": self.method, "how": self.how}
+        """Return what a file holds of them, for JSON."""
+        gradients = self.chains.num_gradients if self.chains is not None else None
+        own = {"method": self.method, "how": self.how, "chain_gradients": gradients}
         fault = printable(self.accuracy.fault)
         return {**own, "names": list(self.accuracy.names), "fault": fault}
 
     @classmethod
-    def of(cls, words: dict[str, Any], arrays: dict[str, np.ndarray], dim: int) -> Diagnostics:
+    def of(cls, words: dict[str, Any], arrays: dict[str, np.ndarray], result: Any) -> Diagnostics:
         """Return the draws of which a file holds these.
 
-        :raises ValueError: if they are none of ``dim`` latents.
+        :param result: of the draws.
+        :raises ValueError: if they are none of its latents.
         """
         limits, log_weights = (arrays["errors"], arrays["limits"]), arrays["log_weights"]
-        latents = arrays.get("latents", np.zeros((1, dim)))
+        chains, latents = None, arrays.get("latents", np.zeros((1, result.dim)))
         shapes = [one.shape for one in limits] == [(2, len(words["names"]))] * 2
-        if not (shapes and latents.shape[1:] == (dim,) and np.isfinite(latents).all()):
-            raise ValueError("its draws are none of these latents")
+        is_right = shapes and log_weights.ndim == 1 and np.isfinite(latents).all()
         accuracy = Accuracy(tuple(words["names"]), *limits, words["fault"])
-        own = accuracy, words["how"], arrays.get("latents"), log_weights
-        return cls(words["method"], *own)
+        if (gradients := words["chain_gradients"]) is not None:
+            stats = {name: arrays[name] for name in STATISTICS}
+            kinds = [one.dtype.kind in STATISTICS[name] for name, one in stats.items()]
+            is_right &= all(kinds) and {one.shape for one in stats.values()} == {latents.shape[:2]}
+            is_right &= arrays["optima"].shape == latents.shape[:1] and latents.ndim == 3
+            own = accuracy, gradients, stats, arrays["optima"], result
+            chains, latents = NutsResult(latents, *own), in_one(latents)
+        if not is_right or latents.shape != (len(latents), result.dim) or not len(latents):
+            raise ValueError("its draws are none of these latents")
+        found = latents if "latents" in arrays else None
+        return cls(words["method"], accuracy, words["how"], found, log_weights, chains)
 
     @property
     def num_draws(self) -> int:
@@ -294,8 +307,13 @@ def _by_nuts(result: Any, found: Diagnostics, most: float, deadline: float) -> D
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"
-    latents = np.random.default_rng(0).permutation(chains.latents.reshape(count * each, -1))
+    latents = in_one(chains.latents)
     return Diagnostics(NUTS, chains.accuracy, how, latents, found.log_weights, chains)
+
+
+def in_one(latents: np.ndarray) -> np.ndarray:
+    """Return the draws of all chains in an order without a meaning."""
+    return np.random.default_rng(0).permutation(latents.reshape(-1, latents.shape[-1]))
 
 
 def chosen(held: int, count: int, rng: np.random.Generator) -> np.ndarray:

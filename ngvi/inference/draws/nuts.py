@@ -13,6 +13,7 @@ funnel runs along these. Between several optima chains jump (:mod:`~ngvi.inferen
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +53,8 @@ DIVERGENT_PART = 2e-3
 POOR, FEWEST_TO_TRY = 0.1, 100
 #: Part of the transitions that may meet a density that is not finite.
 NOT_FINITE_PART = 0.01
+#: Statistics of transitions by ArviZ's names, each with numpy's kinds of its numbers.
+STATISTICS = {"diverging": "b", "energy": "f", "n_steps": "iu", "acceptance_rate": "f"}
 #: For a model without a density of all data.
 WAY_OUT = (
     "Let the model see all rows, as one without subsample_size= or batches=, and go on with "
@@ -268,8 +271,6 @@ def _worth(draws: Any) -> float:
 class NutsResult(TellsWhatItHas):
     """Draws of a posterior by NUTS, and whether to believe them."""
 
-    #: Draws of the latent sites, constrained, as numpy arrays of shape ``(chains, draws, ...)``.
-    draws: dict[str, np.ndarray]
     #: Latent vectors in the guide's unconstrained coordinates, shape ``(chains, draws, d)``.
     latents: np.ndarray
     #: Errors of means and standard deviations.
@@ -281,6 +282,11 @@ class NutsResult(TellsWhatItHas):
     #: Index of the optimum at which each chain has begun.
     optima: np.ndarray
     _result: Any  # from which the chains go on
+
+    @functools.cached_property
+    def draws(self) -> dict[str, np.ndarray]:
+        """Draws of the latent sites, constrained, arrays of shape ``(chains, draws, ...)``."""
+        return draws_at(self._result, self.latents)
 
     @property
     def verdict(self) -> str:
@@ -356,8 +362,7 @@ def run_until(
         count = min(ROUND, most)
         while True:
             found = sampler.run(count)
-            rows = numbers(result, found.z.reshape(-1, problem.space.dim)).items()
-            draws = {k: v.reshape(*found.z.shape[:2], *v.shape[1:]) for k, v in rows}
+            draws = draws_at(result, found.z)
             accuracy = Accuracy.of_chains(draws, found.diverged, sampler.fault(found))
             is_enough = accuracy.is_accurate or sampler.is_in_vain(accuracy, draws, found.diverged)
             if (is_enough and request.num_samples is None) or is_over() or count >= most:
@@ -365,13 +370,17 @@ def run_until(
             if request.num_warmup is not None or not sampler.moved(found):
                 count = min(2 * count, most)
         gradients = math.ceil(cost.total)
-    stats = {
-        "diverging": found.diverged,
-        "energy": found.energy,
-        "n_steps": found.steps,
-        "acceptance_rate": found.accepted,
-    }
-    return NutsResult(draws, found.z, accuracy, gradients, stats, starts.optimum, result)
+    of_each = found.diverged, found.energy, found.steps, found.accepted
+    stats = dict(zip(STATISTICS, of_each, strict=True))
+    chains = NutsResult(found.z, accuracy, gradients, stats, starts.optimum, result)
+    vars(chains)["draws"] = draws
+    return chains
+
+
+def draws_at(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the latent sites, constrained, at latent vectors ``(chains, draws, d)``."""
+    found = numbers(result, latents.reshape(-1, latents.shape[2])).items()
+    return {name: value.reshape(*latents.shape[:2], *value.shape[1:]) for name, value in found}
 
 
 def states_of(result: Any, problem: Problem, state: State) -> list[State]:

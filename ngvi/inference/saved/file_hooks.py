@@ -73,16 +73,20 @@ class FileHooks(Protocol):
         :param run: the model's arguments.
         :param make_guide: makes the guide, in place of what the file says of it.
         """
-        if guide is None and make_guide is None:
-            make_guide = saved.make_guide(self.families, self.guides, self.num_numbers)
+        if guide is None:
+            how = self.families, self.guides, self.num_numbers
+            make_guide = saved.make_guide(*how, make_guide)
         fields = saved.fields()
         rebuilt = self.rebuilt(saved, model, run, guide, make_guide)
         found = kind(args=run[0], kwargs=run[1], **rebuilt, **fields)
         with saved.whole():
+            for params in (found.params, *(one.params for one in found.optima)):
+                for part in found._gaussians():
+                    found._ppl.distribution(part, params)
             if found.change is not None:
                 found.change.check(found.dim)
             if (words := saved.meta["draws"]) is not None:
-                draws = Diagnostics.of(words, saved.under("draws/"), found.dim)
+                draws = Diagnostics.of(words, saved.under("draws/"), found)
                 vars(found)["diagnostics"] = draws
         return found
 

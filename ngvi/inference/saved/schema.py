@@ -23,7 +23,7 @@ NUMBERS = "biufc"
 KINDS = f"{NUMBERS}SUmM"
 #: Folders of arrays, and the kinds of numpy's that each may hold.
 FOLDERS = {**dict.fromkeys(("params", "optima"), NUMBERS), "data": KINDS}
-FOLDERS |= {"trace": "iuf", "change": "iuf", "draws": "f"}
+FOLDERS |= {"trace": "iuf", "change": "iuf", "draws": "biuf"}
 #: The text of a file: types; in a list the one of all its elements, in a tuple one for each. Keys
 #: of :data:`MAY_BE` need not be there, and arguments of a model are checked as they are read.
 META = {
@@ -39,7 +39,8 @@ META = {
     "sites": [[(str, [int], float | None)]],
     "arguments": object,
     "asked_draws": str,
-    "draws": {"names": [str], **dict.fromkeys(("method", "how", "fault"), str)},
+    "draws": {"names": [str], **dict.fromkeys(("method", "how", "fault"), str)}
+    | {"chain_gradients": int | None},
     "guide": {"name": str, "family": str | None, **dict.fromkeys(("options", "others"), dict)}
     | {"is_auto": bool, "start": [float]},
     "rng_key": (str, [int]),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import stat
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -76,7 +76,7 @@ def write_result(
         **others,
     }
     content = files.packed(meta, {**arrays, **of_arguments})
-    schema.check(*files.unpacked(io.BytesIO(content)))  # now, rather than when it is loaded
+    schema.check(*files.unpacked(content))  # now, rather than when it is loaded
     files.write(path, content)
 
 
@@ -177,24 +177,28 @@ class Saved:
         families: dict[str, type],
         kinds: tuple[Any, ...],
         num_numbers: Callable[[Any, int], int],
+        own: Callable | None = None,
     ) -> Callable[[Any, Any], Any]:
         """Return what makes the guide from a model and a strategy for its start.
 
         :param kinds: the classes of guides that a file holds.
         :param num_numbers: how many numbers a family has of so many latents.
+        :param own: makes the guide, in place of what the file says of it.
         :raises ValueError: if only the user can make it.
         """
         saved = self.meta["guide"]
         name, family, others = saved["name"], saved["family"], dict(saved["others"])
         options = {key: _tuples(value) for key, value in saved["options"].items()}
-        if family not in families:
+        if family not in families and own is None:
             raise ValueError(
                 f"The result's guide ({name}) is of a kind that a file does not hold. "
                 "Make it again, and pass it: load(path, model, ..., guide=...)."
             )
-        with self.whole():
-            (kind,) = [kind for kind in kinds if kind.__name__ == name]
-            family = "auto" if saved.get("is_auto") else families[family](**options)
+        if is_of_file := own is None:
+            with self.whole():
+                (kind,) = [kind for kind in kinds if kind.__name__ == name]
+                family = "auto" if saved.get("is_auto") else families[family](**options)
+                own = partial(kind, family=family, **others)
 
         def check(family: Any, sites: Sequence[Any]) -> None:
             _check_sites(self.meta["sites"], [[(site.name, site.shape, None) for site in sites]])
@@ -206,11 +210,15 @@ class Saved:
                     raise ValueError(f"it has {has:,} numbers of a Gaussian that has {needs:,}")
 
         def make(model: Any, init_loc_fn: Any) -> Any:
-            with self.whole():
-                guide = kind(model, family=family, init_loc_fn=init_loc_fn, **others)
-                if "start" in saved:
+            with self.whole("", *(() if is_of_file else (Exception,))):
+                guide = own(model, init_loc_fn=init_loc_fn)
+            if (here := type(guide).__name__) != name:
+                raise ValueError(f"The result's guide is a {name}, and this call makes a {here}.")
+            if "start" in saved:
+                with self.whole():
                     guide.begun_at(np.array(saved["start"]))
-            guide._check_layout = check
+            if is_of_file:
+                guide._check_layout = check
             return guide
 
         return make
