@@ -73,6 +73,8 @@ def note_foreign_arguments(
 #: Errors of JAX where Python asks for a number that is traced, and of torch where numpy does.
 TRACED = ("ConcretizationTypeError", "Tracer", "NonConcreteBooleanIndex")
 CUT_OFF, SHAPED = "Can't call numpy() on Tensor that requires grad", "sequences of concrete values"
+#: Errors of JAX where a function has no derivative.
+NO_DERIVATIVE = ("Linearization failed to produce known values", "callbacks do not support JVP")
 #: The error of an argument of a distribution of torch.
 OUTSIDE = "to satisfy the constraint"
 
@@ -80,7 +82,9 @@ OUTSIDE = "to satisfy the constraint"
 def _by_line(error: Exception) -> str:
     """Say what a line of the model does that no program or distribution allows; or nothing."""
     is_traced = type(error).__name__.startswith(TRACED) or SHAPED in str(error)
-    if not is_traced and CUT_OFF not in str(error) and OUTSIDE not in str(error):
+    has_no_rule = any(words in str(error) for words in NO_DERIVATIVE)
+    is_known = is_traced or has_no_rule or CUT_OFF in str(error) or OUTSIDE in str(error)
+    if not is_known:
         return ""
     own, line, plate = "jnp" if is_traced else "torch", "", ""
     for frame, number in traceback.walk_tb(error.__traceback__):
@@ -94,6 +98,9 @@ def _by_line(error: Exception) -> str:
     if OUTSIDE in str(error):
         what = "has an argument of a distribution outside its support"
         mend = "give its latents priors that keep it there, HalfNormal for a scale say"
+    elif has_no_rule:
+        what = "calls a function that JAX has no derivative of, as of a custom_vmap or a callback"
+        mend = "wrap it in a jax.custom_jvp or a jax.custom_vjp with a rule of its own"
     return line and f"The model {what} ({line}{plate}): {mend}."
 
 

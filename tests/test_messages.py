@@ -607,6 +607,7 @@ def test_what_only_torch_can_do_wrong_pyro():
 
 
 def test_what_only_jax_can_do_wrong_numpyro(numpyro_backend):
+    import jax
     import optax
 
     ppl = numpyro_backend
@@ -622,7 +623,7 @@ def test_what_only_jax_can_do_wrong_numpyro(numpyro_backend):
         ppl.sample("y", ppl.dist.Normal(u[group], 1.0).to_event(1), obs=y)
 
     def told(call):
-        with pytest.raises(TypeError) as error:
+        with pytest.raises((TypeError, ValueError)) as error:
             call()
         return " ".join(error.value.__notes__)
 
@@ -632,6 +633,9 @@ def test_what_only_jax_can_do_wrong_numpyro(numpyro_backend):
     choosing = asking(ppl, lambda mu: mu if mu.sum() > 0 else -mu)
     words = told(lambda: ppl.fit(choosing, ppl.array(Y)))
     assert re.search(r"plain number \(.*py:\d+, .*mu.sum.*jnp.where", words), words
+    batched = jax.custom_batching.custom_vmap(lambda mu: mu + 0.0)
+    words = told(lambda: ppl.fit(asking(ppl, batched), ppl.array(Y)))
+    assert re.search(r"no derivative of.*custom_vmap.*py:\d+, .*jax.custom_vjp", words), words
     assert look(by_group, (np.array([0, 1, 2, 0]), y), {}).beyond == ""
     with pytest.warns(UserWarning, match="beyond the end of an array .*index 3 .*from one?"):
         ppl.fit(by_group, np.array([0, 1, 2, 3]), y, max_steps=1, effort="quick")

@@ -18,13 +18,16 @@ import contextlib
 import functools
 import gc
 import hashlib
+import os
 import threading
 import types
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import numpyro
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 #: Parameters of operations that are rules of their derivatives: programs have none left to take.
@@ -32,9 +35,16 @@ _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_tre
 _WITH_RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 #: Operations that hold functions of the user's.
 _WITH_FUNCTIONS = ("custom_vmap_call", "pure_callback", "io_callback")
-#: Folders of functions whose rules nobody corrects between two calls.
-_LIBRARIES = "/jax/_src/", "/numpyro/", "/numpyro_ngvi/"
+#: Folders of functions whose rules nobody corrects between two calls, but for one file of JAX's,
+#: whose rules are given.
+_LIBRARIES = tuple(
+    f"{Path(file).parent}{os.sep}"
+    for file in (jax.__file__, numpyro.__file__, Path(__file__).parent)
+)
+_WITH_GIVEN_RULES = "solves.py"
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+#: Where partial functions, methods, and what JAX and ``functools.wraps`` make, keep functions.
+_INSIDE = ("f", "f_transformed", "func", "args", "keywords", "__func__", "__wrapped__")
 _SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -275,9 +285,35 @@ def _operations(program: Jaxpr) -> Hashable:
 
 def _is_librarys(params: dict[str, Any]) -> bool:
     """Tell whether a rule of a derivative is JAX's or NumPyro's: a user may correct his own."""
-    program = next(one.jaxpr for one in params.values() if isinstance(one, ClosedJaxpr))
-    where = str(program.debug_info.func_src_info).partition("solves.py")  # whose rules are given
-    return not where[1] and any(path in where[0] for path in _LIBRARIES)
+    rules = [value for name, value in params.items() if name in _RULES]
+    return all(
+        file.startswith(_LIBRARIES) and not file.endswith(_WITH_GIVEN_RULES)
+        for file in _files(rules, set())
+    )
+
+
+def _files(value: Any, seen: set[int]) -> Iterator[str]:
+    """Yield the files of all functions in a rule, and of those that they wrap, hold or are given.
+
+    The function that a rule is for may be a library's, and the rule a user's.
+    """
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    parts: list[Any] = []
+    if isinstance(value, types.FunctionType):
+        yield value.__code__.co_filename
+        parts = [cell.cell_contents for cell in value.__closure__ or ()]
+    elif isinstance(value, (tuple, list)):
+        parts = list(value)
+    elif isinstance(value, dict):
+        parts = list(value.values())
+    else:
+        parts = [getattr(value, name) for name in _INSIDE if hasattr(value, name)]
+        if callable(value):
+            parts.append(type(value).__call__)
+    for part in parts:
+        yield from _files(part, seen)
 
 
 def _frozen(value: Any) -> Hashable:

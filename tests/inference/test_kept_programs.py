@@ -15,6 +15,7 @@ import numpyro.distributions as dist  # noqa: E402
 
 from numpyro_ngvi import fit  # noqa: E402
 from numpyro_ngvi.tracing.compilation import PROGRAMS  # noqa: E402
+from numpyro_ngvi.tracing.programs import what_it_does  # noqa: E402
 
 OFFSET, IS_SHIFTED = 0.0, False
 
@@ -181,3 +182,47 @@ def test_threads_share_programs():
     for index, result in found.items():
         assert result.family.loc[0] == pytest.approx(index * 3 / 4, abs=1e-3)
     assert sum(result.cost.compiled > 0 for result in found.values()) == 1
+
+
+def user_jvp(function, times):
+    """Return the function with a rule of a user's, whose derivative is ``times`` one."""
+    own = jax.custom_jvp(function)
+    own.defjvp(lambda primals, tangents: (own(*primals), times * tangents[0]))
+    return own
+
+
+def user_vjp(function, times):
+    own = jax.custom_vjp(function)
+    own.defvjp(lambda x: (own(x), None), jax.jit(lambda _, cotangent: (times * cotangent,)))
+    return own
+
+
+#: Functions whose rules a user may correct, also where the function itself is JAX's.
+OF_USERS = {
+    "of a function": lambda: user_jvp(lambda x: x + 0.0, 1.0),
+    "of JAX's function": lambda: user_jvp(jax.nn.softplus, 1.0),
+    "compiled": lambda: user_vjp(jax.nn.softplus, 1.0),
+    "inside of another": lambda: jax.jit(lambda x: 2.0 * user_jvp(jnp.abs, 1.0)(x)),
+    "of gradients": lambda: jax.custom_gradient(lambda x: (jnp.abs(x), lambda g: g)),
+}
+
+
+@pytest.mark.parametrize("which", OF_USERS)
+def test_rules_of_users_are_in_no_key(which):
+    assert what_it_does(jax.make_jaxpr(OF_USERS[which]())(1.0).jaxpr) is None
+    for function in (jax.nn.softplus, jax.nn.relu, lambda x: dist.StudentT(x).log_prob(1.0)):
+        assert what_it_does(jax.make_jaxpr(function)(1.0).jaxpr) is not None
+
+
+def test_a_rule_that_is_corrected_counts():
+    def model(y, function):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        numpyro.factor("y", -0.5 * jnp.sum((y - function(mean)) ** 2))
+
+    y, options = np.full(4, 2.0), {"allow_prior": True}
+    first = user_vjp(lambda x: x + 0.0, -1.0)
+    wrong = fitted(model, y, function=first, callback=lambda step, *_: step >= 2, **options)
+    right = fitted(model, y, function=user_vjp(lambda x: x + 0.0, 1.0), **options)
+    assert not wrong.converged
+    assert right.converged
+    assert right.family.loc[0] == pytest.approx(1.6, abs=1e-3)
