@@ -634,6 +634,7 @@ def test_what_only_jax_can_do_wrong_numpyro(numpyro_backend):
     words = told(lambda: ppl.fit(choosing, ppl.array(Y)))
     assert re.search(r"plain number \(.*py:\d+, .*mu.sum.*jnp.where", words), words
     batched = jax.custom_batching.custom_vmap(lambda mu: mu + 0.0)
+    batched.def_vmap(lambda size, are_batched, mu: (mu + 0.0, True))
     words = told(lambda: ppl.fit(asking(ppl, batched), ppl.array(Y)))
     assert re.search(r"no derivative of.*custom_vmap.*py:\d+, .*jax.custom_vjp", words), words
     assert look(by_group, (np.array([0, 1, 2, 0]), y), {}).beyond == ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from ngvi._door import door
+from ngvi._lock import serialised
 from ngvi.errors import check_flag, check_model, shown
 from ngvi.inference.arguments import check_path
 from ngvi.inference.change import Change
@@ -239,6 +240,7 @@ class Fitted(TellsWhatItHas):
     # -- pictures and words -----------------------------------------------------------
 
     @door
+    @serialised
     def plot(self) -> Figure:
         """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
 

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from ngvi._door import Function
+from ngvi._lock import serialised
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN
 from ngvi.inference.draws import nuts
 from ngvi.inference.draws.drawn import check_density
-from ngvi.inference.draws.nuts import NutsRequest, NutsResult
+from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.posterior import to_numpy
+from ngvi.inference.tells import unhandled
 from ngvi.workflow import arviz
 
 
@@ -26,6 +28,13 @@ def by_nuts(result: Any, request: NutsRequest, key: Any) -> NutsResult:
     if not found.accuracy.is_accurate:
         warn(f"The draws of these chains are doubtful: {found.accuracy.words}.")
     return found
+
+
+def whitened(result: Any) -> WhitenedDensity:
+    """Return the density of a result, whose functions run the model: they wait as its methods."""
+    check_whitened(result)
+    dim, *functions = result._ppl.whitened_density(result)
+    return WhitenedDensity(dim, *map(serialised, functions))
 
 
 def was_corrected(sample: Function) -> Function:
@@ -57,6 +66,7 @@ def check_whitened(result: Any) -> None:
     result.family.log_det_scale()  # which a mixture does not have
 
 
+@unhandled
 def chains_for_arviz(
     result: Any,
     found: NutsResult,

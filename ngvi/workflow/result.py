@@ -202,8 +202,7 @@ class FitResult(Fitted):
 
         :raises ValueError: as :meth:`nuts`.
         """
-        chains.check_whitened(self)
-        return self._ppl.whitened_density(self)
+        return chains.whitened(self)
 
     @functools.cached_property
     @unhandled

@@ -300,18 +300,14 @@ def _files(value: Any, seen: set[int]) -> Iterator[str]:
     if id(value) in seen:
         return
     seen.add(id(value))
-    parts: list[Any] = []
     if isinstance(value, types.FunctionType):
         yield value.__code__.co_filename
         parts = [cell.cell_contents for cell in value.__closure__ or ()]
-    elif isinstance(value, (tuple, list)):
-        parts = list(value)
-    elif isinstance(value, dict):
-        parts = list(value.values())
+    elif isinstance(value, (tuple, list, dict)):
+        parts = list(value.values() if isinstance(value, dict) else value)
     else:
         parts = [getattr(value, name) for name in _INSIDE if hasattr(value, name)]
-        if callable(value):
-            parts.append(type(value).__call__)
+        parts += [type(value).__call__] if callable(value) else []
     for part in parts:
         yield from _files(part, seen)
 
