@@ -117,7 +117,7 @@ CONSTANTS = {
     "ngvi.inference.draws.nuts.HEAVY": "where a jump is worth its gradient",
     "ngvi.inference.draws.nuts.MOST_DRAWS": "of a chain, 25,600 in all",
     "ngvi.inference.draws.nuts.FEWEST_TO_TRY": "several times what chains that stand count as",
-    "ngvi.inference.draws.nuts.POOR": "of a pilot that a tenth as many draws would pay",
+    "ngvi.inference.draws.nuts.POOR": "of a pilot that a fifth as many draws would pay",
     "ngvi.inference.draws.nuts.MOST_ACCEPT_PROB": "of Stan's advice",
     "ngvi.inference.draws.nuts.NOT_FINITE_PART": "of a verdict",
     "ngvi.inference.draws.nuts.NUM_DRAWS": "of a start",

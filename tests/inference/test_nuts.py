@@ -166,7 +166,7 @@ def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng, mo
     own = Coordinates(np.zeros(4), root)
     sampler = nuts.Sampler(Correlated(np.ones(4)), None, starts, own, rng, lambda: False)
     draws, step = sampler.run(100), sampler._step
-    monkeypatch.setattr(nuts, "POOR", 10.0)  # a pilot is tried
+    monkeypatch.setattr(nuts, "POOR", 1000.0)  # a pilot is tried
     assert not sampler.moved(draws)
     assert sampler.coordinates is own and sampler._step == step
     np.testing.assert_array_equal(sampler.run(100).z, draws.z)

@@ -48,9 +48,10 @@ WINDOWS, ROUND, MOST_DRAWS = (10, 15, 25, 50, 100, 200), 25, 800
 ACCEPT_PROB, MOST_ACCEPT_PROB = 0.8, 0.95
 #: Part of a window's transitions that may diverge without smaller steps.
 DIVERGENT_PART = 2e-3
-#: Effective draws per draw, below which chains try other coordinates, once each has as many draws:
-#: of fewer, those of chains that hardly move count as if each chain had been everywhere.
-POOR, FEWEST_TO_TRY = 0.1, 100
+#: Effective draws per draw, times how much shorter steps would be, below which chains try other
+#: coordinates, once each has as many draws: of fewer, chains that hardly move count as if each had
+#: been everywhere.
+POOR, FEWEST_TO_TRY = 0.2, 100
 #: Part of the transitions that may meet a density that is not finite.
 NOT_FINITE_PART = 0.01
 #: Statistics of transitions by ArviZ's names, each with numpy's kinds of its numbers.
@@ -201,12 +202,14 @@ class Sampler:
 
         :param found: all draws after the warm-up, as :meth:`run` returns them.
         """
-        is_known = self._may_move and found.steps.shape[1] >= FEWEST_TO_TRY
-        if not is_known or effective_draws(found.z).min() > POOR * found.steps.size:
+        if not self._may_move or found.steps.shape[1] < FEWEST_TO_TRY:
             return False
         before = self.coordinates, self._step, self._theta, self._chains
         z = self.coordinates.z(found.z.reshape(-1, found.z.shape[-1]))
-        self.coordinates, longer = self.coordinates.of_scales(z - z.mean(0), found.gradient)
+        coordinates, longer = self.coordinates.of_scales(z - z.mean(0), found.gradient)
+        if effective_draws(found.z).min() > POOR * min(longer, 1.0) * found.steps.size:
+            return False
+        self.coordinates = coordinates
         self._step, self._theta = self._step * longer, found.z[:, -1]
         self._window(ROUND)
         self._chains = None
