@@ -448,6 +448,20 @@ def test_whatever_draws_is_of_one_posterior_within_three_standard_errors(ppl, ma
     np.testing.assert_array_equal(limits, held.accuracy.limits)
 
 
+def test_of_doubtful_draws_chains_that_agree_are_better_than_the_gaussian():
+    def of(method, limit, fault=""):
+        errors = np.full((2, 1), limit)
+        return drawn.Diagnostics(method, Accuracy(("x",), errors, errors, fault), "made")
+
+    def best(others, chains):
+        return drawn.best_of(chains, others).method
+
+    assert best(of("gaussian", 0.3), of("nuts", np.inf)) == "nuts"
+    assert best(of("corrected", np.inf), of("nuts", np.inf)) == "nuts"
+    assert best(of("corrected", 0.2), of("nuts", 0.3)) == "corrected"
+    assert best(of("gaussian", 0.3), of("nuts", 0.2, "they do not agree")) == "gaussian"
+
+
 @pytest.mark.parametrize("price", [0.01, float("nan")])
 def test_doubtful_draws_say_what_it_costs_to_go_on(ppl, price):
     cost = Cost(2000, 600, 3000, prices=Prices(value=1e-9, gradient=price))

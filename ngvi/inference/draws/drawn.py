@@ -197,11 +197,21 @@ def made(result: Any, asked: str, seconds: float = math.inf) -> Diagnostics:
         most = MOST_GRADIENTS if asked == AUTO else math.inf
         chains = _by_nuts(result, found, most, time.perf_counter() + seconds)
         known = dataclasses.replace(found, chains=chains.chains)
-        found = min((known, chains), key=_order) if asked == AUTO else chains
+        found = best_of(chains, known) if asked == AUTO else chains
     result.seconds += time.perf_counter() - start
     if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
         warn(f"The draws are doubtful: {found.accuracy.words}. {way}")
     return found
+
+
+def best_of(chains: Diagnostics, others: Diagnostics) -> Diagnostics:
+    """Return the better ones of draws of chains, and of others that are not accurate.
+
+    Of a Gaussian that is far off, few weights hide how far: chains that agree are better.
+    """
+    if others.method == GAUSSIAN and not chains.accuracy.fault:
+        return chains
+    return min((chains, others), key=_order)
 
 
 def _order(draws: Diagnostics) -> tuple[bool, float]:
@@ -252,7 +262,8 @@ class _Maker:
             pilot = gaussian.weighed(count, self.rng)
         except ValueError as error:
             return undefined(str(error))
-        best = self._gaussian(pilot)
+        how = f"the Gaussian as it is, by weights of {count:,} draws"
+        best = Diagnostics(GAUSSIAN, self._accuracy(pilot, False), how, None, pilot.raw)
         is_enough = asked in (GAUSSIAN, NUTS) or (asked == AUTO and best.accuracy.is_accurate)
         if is_enough or self.why_no_density:
             return best
@@ -263,10 +274,6 @@ class _Maker:
             return best
         found = self._corrected(pilot)
         return found if asked == CORRECTED else min((best, found), key=_order)
-
-    def _gaussian(self, pilot: Weighed) -> Diagnostics:
-        how = f"the Gaussian as it is, by weights of {len(pilot.raw):,} draws"
-        return Diagnostics(GAUSSIAN, self._accuracy(pilot, False), how, None, pilot.raw)
 
     def _corrected(self, pilot: Weighed) -> Diagnostics:
         proposal = proposal_for(self.problem, self.state, MOST_DRAWS, self.rng)
