@@ -11,22 +11,26 @@ finds it: a few quadrature nodes give the right-hand side accurately where ``l``
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from ngvi.estimators.options import DEFAULTS
+from ngvi.families.draws import noise_dim
 
 #: A function's gradients and Hessian's products with ``v`` at some nodes, each of shape ``(n, d)``;
 #: None where it has no Hessian.
 Along = tuple[np.ndarray, np.ndarray] | None
 
 
-def half_segment(dim: int) -> np.ndarray:
-    """Return the whitened half of a segment, of shape ``(dim,)``, the same one in every run.
+def half_segment(family: Any) -> Any:
+    """Return half a segment through the mean, of shape ``(d,)``, the same one in every run.
 
-    Each coordinate goes on as far, for a kink may be in any.
+    Each whitened coordinate goes on as far, for a kink may be in any.
     """
-    return DEFAULTS.half_segment * np.random.default_rng(0).choice([-1.0, 1.0], dim)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], noise_dim(family))
+    whitened = family.ops.tensor(DEFAULTS.half_segment * signs, family.loc)
+    return family.sample(whitened) - family.mean
 
 
 def missed(

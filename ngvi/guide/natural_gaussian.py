@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from ngvi.errors import check_model
+from ngvi.errors import check_finite, check_model
 from ngvi.families.mixture import Mixture
 from ngvi.families.steps import has_parts
 from ngvi.guide.checks import warn_of_rule
 from ngvi.guide.distributions import check_has_gradient, to_distribution
 from ngvi.guide.layout import summary
-from ngvi.guide.robust_init import check_init_scale
 from ngvi.guide.sticking_the_landing import caller_of_type, check_sticking_the_landing
 from ngvi.guide.subsampled_latents import Minibatch
 from ngvi.latents.choice import Choice, Registry
@@ -74,7 +73,7 @@ class NaturalGaussianGuide:
     _svi: ClassVar[type]  #: The PPL's ``SVI``.
     _calling_elbo: ClassVar[Any]
     _minibatch_type: ClassVar[type[Minibatch]]
-    _called_by_linear_elbo: ClassVar[Any]
+    _linear_elbos: ClassVar[tuple[type, ...]]  #: Exact types of those linear in ``log q``.
     _subsampled_latents: ClassVar[Any]  #: Find the subsampled latents of a trace.
     _family: Callable[[], Any]  #: Return the family at the parameters' current values.
     _at_start: Callable[[], Any]  #: Return the family before there are any.
@@ -95,7 +94,9 @@ class NaturalGaussianGuide:
         self, model: Any, family: Any, init_scale: Any, sticking_the_landing: Any
     ) -> None:
         check_model(model)
-        self._requested_scale = check_init_scale(init_scale)
+        self._requested_scale = init_scale
+        if init_scale is not None:
+            self._requested_scale = check_finite(init_scale, "init_scale")
         self._requested_family = self._registry.requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
 
@@ -156,7 +157,7 @@ class NaturalGaussianGuide:
         posterior = self._normal(minibatch.of(family), self._sticks_the_landing())
         return self._sample_at_site(posterior, is_minibatch=True)
 
-    def _drawn_from(self) -> Any:
+    def _get_posterior(self) -> Any:
         """Return the distribution of the latent vector, whose draws have natural gradients."""
         family = self._family()
         if isinstance(family, Mixture):
@@ -169,7 +170,7 @@ class NaturalGaussianGuide:
 
     def _sticks_the_landing(self) -> bool:
         if self._sticking_the_landing == "auto":
-            return self._called_by_linear_elbo()
+            return type(self._calling_elbo()) in self._linear_elbos
         return bool(self._sticking_the_landing)
 
     # -- what others read -------------------------------------------------------------

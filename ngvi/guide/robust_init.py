@@ -22,16 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from ngvi.errors import check_finite
-
-
-def check_init_scale(scale: float | None) -> float | None:
-    """Check a guide's ``init_scale``; None leaves it to the guide.
-
-    :raises ValueError: for a number that is not positive and finite.
-    """
-    return None if scale is None else check_finite(scale, "init_scale")
-
 
 @dataclasses.dataclass(frozen=True)
 class RobustInit:

@@ -43,14 +43,12 @@ class Hooks(Protocol):
 
     def seed_of_diagnostics(self, result: Any) -> int | list[int]:
         """Return the seed of the draws of a result."""
+        return 0
 
     # -- the guide --------------------------------------------------------------------
 
     def gaussians(self, guide: Any) -> list[Any]:
         """Return the ``NaturalGaussianGuide`` in a guide."""
-
-    def distribution(self, gaussian: Any, params: dict[str, Any]) -> Any:
-        """Return the Gaussian at these parameters as a distribution of the PPL."""
 
     def draws(self, result: Any, num_samples: int, key: Any) -> dict[str, Any]:
         """Draw all latent sites from the guide."""

@@ -109,7 +109,7 @@ class Fitted(TellsWhatItHas):
 
         Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
         """
-        return self._ppl.distribution(self._gaussian(), self.params)
+        return self._gaussian()._distribution(self.family)
 
     def posterior_of(self, optimum: FoundOptimum) -> Any:
         """Return the :attr:`posterior` at another optimum.
@@ -119,7 +119,8 @@ class Fitted(TellsWhatItHas):
         """
         if not isinstance(optimum, FoundOptimum):
             raise TypeError(f"optimum must be one of result.optima, got {shown(optimum)}.")
-        return self._ppl.distribution(self._gaussian(), optimum.params)
+        gaussian = self._gaussian()
+        return gaussian._distribution(gaussian._family_of(optimum.params))
 
     @property
     def family(self) -> Any:

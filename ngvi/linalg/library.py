@@ -12,7 +12,7 @@ Array = Any
 
 
 class Library:
-    """A package writes all of this."""
+    """A package writes all of this, or takes what is here."""
 
     xp: Any  #: Torch or ``jax.numpy``.
 
@@ -93,11 +93,12 @@ class Library:
 
     def eigh(self, matrix: Array) -> tuple[Array, Array]:
         """Eigenvalues and eigenvectors of symmetric matrices, NaN where there are none."""
-        raise NotImplementedError
+        return self.xp.linalg.eigh(matrix)
 
     def svd(self, matrix: Array) -> tuple[Array, Array]:
         """``U`` and ``V^T`` of a singular value decomposition, NaN where there is none."""
-        raise NotImplementedError
+        left, _, right = self.xp.linalg.svd(matrix)
+        return left, right
 
     def upper_factor(self, matrix: Array) -> Array:
         """Return the triangle ``R`` of ``Q R``, shape ``(..., k, k)``."""

@@ -111,10 +111,10 @@ def influence(target: Target, q: DenseGaussian, units: Units, latents: Sequence[
     else:
         divergence, steps = np.full(units.count, np.inf), np.full((units.count, q.dim), np.nan)
         for unit in range(units.count):
-            cavity = cavity_of(target, q, sites, units.elements(unit))
-            if cavity is not None:
-                divergence[unit] = cavity.kl_divergence(q)
-                steps[unit] = cavity.mean - q.mean
+            one = cavity_of(target, q, sites, units.elements(unit))
+            if one is not None:
+                divergence[unit] = one.kl_divergence(q)
+                steps[unit] = one.mean - q.mean
     scaled = steps / q.stddev
     order = np.argsort(-divergence, kind="stable")
     shifts = {}

@@ -138,7 +138,8 @@ def _joint(
         elpd[unit] = psis[unit] if log_ratio is None else draws.without(unit, log_ratio)
     for word, price in ((SUBTRACTION, draws.gradients), (STEPS, gradients_of_steps(q))):
         hard = np.argsort(-reliability, kind="stable")
-        hard = hard[~(reliability[hard] <= USABLE)][: clock.num_units(price)]
+        most = int(min(DEFAULTS.max_refits, clock.gradients // price))
+        hard = hard[~(reliability[hard] <= USABLE)][:most]
         some = [left_out[unit] for unit in hard]
         cavities = [cavity_of(target, q, sites, elements) for elements in some]
         if word == STEPS:

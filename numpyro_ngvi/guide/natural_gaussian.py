@@ -47,7 +47,7 @@ from numpyro_ngvi.guide.dynamic_supports import running_supports
 from numpyro_ngvi.guide.layout import layout_of
 from numpyro_ngvi.guide.posterior import NaturalNormal, drawing
 from numpyro_ngvi.guide.prototype import set_up_prototype
-from numpyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
+from numpyro_ngvi.guide.sticking_the_landing import LINEAR_ELBOS, calling_elbo
 from numpyro_ngvi.guide.subsampled_latents import InPlates, Minibatch, full_locs, unpacking
 from numpyro_ngvi.pytree import register_with_flax
 from numpyro_ngvi.tracing.compilation import compiled
@@ -91,7 +91,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     _normal, _structured, _minibatch_type = NaturalNormal, StructuredNormal, Minibatch
     _dist: ClassVar[Any] = dist
     _calling_elbo = staticmethod(calling_elbo)
-    _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
+    _linear_elbos: ClassVar[Any] = LINEAR_ELBOS
     _subsampled_latents = staticmethod(subsampled_latents)
 
     @door
@@ -252,9 +252,6 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
                 f"{self.latent_dim}. Call it once with its data, handlers.seed(guide, 0)(X, y)."
             )
         return found
-
-    def _get_posterior(self) -> dist.Distribution:
-        return self._drawn_from()
 
     @property
     def _parameter_name(self) -> str:

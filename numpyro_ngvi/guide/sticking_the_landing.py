@@ -13,8 +13,3 @@ LINEAR_ELBOS = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 def calling_elbo() -> ELBO | None:
     """Return the innermost ELBO on the call stack."""
     return caller_of_type(ELBO)
-
-
-def called_by_linear_elbo() -> bool:
-    """Say whether the innermost ELBO on the call stack is known to be linear in ``log q``."""
-    return type(calling_elbo()) in LINEAR_ELBOS

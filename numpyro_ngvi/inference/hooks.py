@@ -58,9 +58,6 @@ class Hooks(shared.Hooks):
 
     # -- the guide --------------------------------------------------------------------
 
-    def distribution(self, gaussian: Any, params: dict[str, Any]) -> Any:
-        return gaussian.get_posterior(params)
-
     def draws(self, result: Any, num_samples: int, key: jax.Array) -> dict[str, jax.Array]:
         return result.guide.sample_posterior(
             key, dict(result.params), *result.args, sample_shape=(num_samples,), **result.kwargs

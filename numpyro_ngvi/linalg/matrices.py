@@ -161,10 +161,6 @@ class Matrices(Sums):
     def eigh(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.linalg.eigh(matrix.mT, symmetrize_input=False)
 
-    def svd(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-        left, _, right = jnp.linalg.svd(matrix)
-        return left, right
-
     def upper_factor(self, matrix: jax.Array) -> jax.Array:
         return jnp.linalg.qr(matrix, "r")
 

@@ -182,17 +182,13 @@ def _all_finite(gradients: Any, updates: Any) -> jax.Array:
 
 def _as_optax(other: Any) -> optax.GradientTransformation:
     if hasattr(other, "init_fn") and hasattr(other, "get_params_fn"):
-        return _from_numpyro(other)
+        return optax.GradientTransformation(other.init, partial(_update_of_numpyro, other))
     if not (hasattr(other, "init") and hasattr(other, "update")):
         raise TypeError(
             "other must be an optax transformation or a NumPyro optimiser, for parameters "
             f"that are not natural, got {other!r}."
         )
     return other
-
-
-def _from_numpyro(optimiser: Any) -> optax.GradientTransformation:
-    return optax.GradientTransformation(optimiser.init, partial(_update_of_numpyro, optimiser))
 
 
 def _update_of_numpyro(

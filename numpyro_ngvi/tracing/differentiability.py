@@ -16,7 +16,6 @@ import numpy as np
 from jax import random
 
 from ngvi.estimators.missed_curvature import Along, half_segment, missed, what_is_missed
-from ngvi.families.draws import noise_dim
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
@@ -117,17 +116,12 @@ def sites_with_missed_curvature(
     with jax.ensure_compile_time_eval():
         key = random.key(0)
         centre = {site: family.mean for site, family in here.items()}
-        step = {site: _step(family) for site, family in here.items()}
+        step = {site: half_segment(family) for site, family in here.items()}
         if not _missed(whole, centre, step, params, arguments):
             return None
         if density_of(arguments.arrays).is_enumerated:  # there is no log density of a site
             return []
         return _missed(by_site, centre, step, params, arguments)
-
-
-def _step(family: Family) -> jax.Array:
-    whitened = jnp.asarray(half_segment(noise_dim(family)), family.loc.dtype)
-    return family.sample(whitened) - family.mean
 
 
 def _missed(

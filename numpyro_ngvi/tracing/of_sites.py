@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
@@ -51,28 +50,22 @@ class OfSites:
         names = sorted(values)  # as the leaves of a dictionary are
         locals = [name for name in names if name in self._locals]
         others = [values[name] for name in names if name not in self._locals]
-        halves = halved(self._program, [name in locals for name in names])
-        known = jax.core.eval_jaxpr(halves.first, self._constants, *others, *self._params)
+        early, rest = halved(self._program, [name in locals for name in names])
+        known = jax.core.eval_jaxpr(early, self._constants, *others, *self._params)
 
         def density(point: jax.Array) -> jax.Array:
             values = self._unpack(point)
             own = [values[name] for name in locals]
-            return jax.core.eval_jaxpr(halves.rest, (), *known, *own)[0]
+            return jax.core.eval_jaxpr(rest, (), *known, *own)[0]
 
         return density
 
 
-class Halves(NamedTuple):
-    """A program in two parts, one after the other."""
-
-    first: Jaxpr  #: A program of the arguments that are not open.
-    rest: Jaxpr  #: A program of the results of ``first`` and the open arguments.
-
-
-def halved(program: Jaxpr, is_open: Sequence[bool]) -> Halves:
-    """Return a program's part that can be computed before its open arguments are known.
+def halved(program: Jaxpr, is_open: Sequence[bool]) -> tuple[Jaxpr, Jaxpr]:
+    """Split a program into what can be computed before its open arguments are known, and the rest.
 
     :param is_open: whether an argument is; those beyond are not.
+    :return: a program of the other arguments, and one of its results and the open arguments.
     """
     is_open = [*is_open, *[False] * (len(program.invars) - len(is_open))]
     given = [var for var, late in zip(program.invars, is_open, strict=True) if not late]
@@ -88,7 +81,7 @@ def halved(program: Jaxpr, is_open: Sequence[bool]) -> Halves:
     wanted = {atom for one in rest for atom in one.invars if not isinstance(atom, Literal)}
     wanted.update(atom for atom in program.outvars if not isinstance(atom, Literal))
     passed = [var for var in known if var in wanted]
-    return Halves(
+    return (
         program.replace(invars=given, outvars=passed, eqns=first),
         program.replace(constvars=[], invars=[*passed, *late], eqns=rest),
     )

@@ -55,13 +55,6 @@ class Parts(NamedTuple):
         return self.once + self.twice
 
 
-class Second(NamedTuple):
-    """Gradients and Hessians at draws."""
-
-    found: Gradients
-    hessians: dict[str, Any]  #: Sums of the curvatures of draws that are kept, by site.
-
-
 @dataclasses.dataclass
 class Differentiator:
     """Runs a log density, and differentiates it; see :mod:`ngvi.estimators.from_gradients`.
@@ -81,11 +74,14 @@ class Differentiator:
     def __call__(self, here: Families, points: PointsBySite) -> Gradients:
         return _joined([self._once(here, some) for some in self._passes(points)])
 
-    def twice(self, here: Families, points: PointsBySite, second: Any) -> Second:
+    def twice(
+        self, here: Families, points: PointsBySite, second: Any
+    ) -> tuple[Gradients, dict[str, Any]]:
         """Differentiate the log density at some points twice.
 
         :param points: of equal weights.
         :param second: a :class:`~pyro_ngvi.estimators.hessian.Hessian`.
+        :return: gradients, and by site the sums of the curvatures of draws that are kept.
         """
         found, totals = [], []
         for some in self._passes(points):
@@ -94,7 +90,7 @@ class Differentiator:
             found.append(one._replace(params=self._without_dropped(here, some, one)))
         sites = totals[0]
         sums = {site: functools.reduce(plus, [one[site] for one in totals]) for site in sites}
-        return Second(_joined(found), sums)
+        return _joined(found), sums
 
     def of_mixture(self, here: Families, site: str, points: PointsBySite) -> Averages:
         return of_mixture(self, here, site, points)

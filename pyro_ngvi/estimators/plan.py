@@ -14,10 +14,8 @@ from torch import Tensor
 from ngvi._warn import warn
 from ngvi.estimators.missed_curvature import half_segment, what_is_missed
 from ngvi.estimators.points import Arrays
-from ngvi.families.draws import noise_dim
 from pyro_ngvi.estimators.hessian import HessianProducts
 from pyro_ngvi.estimators.moments import gradients_of, leaves_of
-from pyro_ngvi.families.base import Family
 from pyro_ngvi.tracing import (
     LogDensity,
     ModelFacts,
@@ -27,6 +25,7 @@ from pyro_ngvi.tracing import (
     inspect,
     sites_without_hessian,
 )
+from pyro_ngvi.tracing.arguments import tensors_in
 from pyro_ngvi.tracing.messengers import OperationMode, Registered
 
 #: Draws share a pass as long as their intermediate results stay below.
@@ -175,12 +174,7 @@ def _segment(density: LogDensity) -> tuple[Arrays, Arrays]:
     """Return the means, and half a segment through them, by site."""
     families = {site: family.detach() for site, family in density.posteriors.items()}
     centre = {site: family.mean for site, family in families.items()}
-    return centre, {site: _step(family) for site, family in families.items()}
-
-
-def _step(family: Family) -> Tensor:
-    whitened = torch.as_tensor(half_segment(noise_dim(family))).to(family.loc)
-    return family.sample(whitened) - family.mean
+    return centre, {site: half_segment(family) for site, family in families.items()}
 
 
 def _line(centre: Arrays, step: Arrays, num: int) -> Arrays:
@@ -227,10 +221,4 @@ class _Largest(OperationMode):
 
 
 def _num_elements(tree: Any) -> int:
-    if isinstance(tree, Tensor):
-        return tree.numel()
-    if isinstance(tree, dict):
-        tree = tree.values()
-    if isinstance(tree, (list, tuple, type({}.values()))):
-        return sum(map(_num_elements, tree))
-    return 0
+    return sum(tensor.numel() for tensor in tensors_in(tree))

@@ -189,8 +189,9 @@ def _sums(
         found = derivatives(value, covariance.at(means, columns))
         return NodeSums.at(noise, found, means, covariance, torch)
 
+    added = functools.partial(map_structure, torch.add)
     some = rows.split(max(1, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
-    return NodeSums(*functools.reduce(_added, map(at_some, some)))
+    return NodeSums(*functools.reduce(added, map(at_some, some)))
 
 
 def of_shape(term: Term, shape: tuple[int, ...]) -> Callable[[list[Tensor]], Tensor]:
@@ -203,10 +204,6 @@ def of_shape(term: Term, shape: tuple[int, ...]) -> Callable[[list[Tensor]], Ten
         return torch.as_tensor(constant).expand(shape)
 
     return functools.partial(term.value, constant=expanded)
-
-
-def _added(one: NodeSums, other: NodeSums) -> tuple:
-    return map_structure(torch.add, one, other)
 
 
 @torch.enable_grad()

@@ -45,7 +45,7 @@ from pyro_ngvi.guide.layout import layout_of
 from pyro_ngvi.guide.posterior import NaturalNormal, PosteriorParameters
 from pyro_ngvi.guide.prototype import find_start, first_trace, robust_scale
 from pyro_ngvi.guide.robust_init import ContinuousOnly, RobustStrategy
-from pyro_ngvi.guide.sticking_the_landing import called_by_linear_elbo, calling_elbo
+from pyro_ngvi.guide.sticking_the_landing import LINEAR_ELBOS, calling_elbo
 from pyro_ngvi.guide.subsampled_latents import Minibatch, full_shapes, periodic_repeat
 from pyro_ngvi.tracing.messengers import WithoutSequences, check_gradients
 
@@ -78,7 +78,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     _normal, _structured, _minibatch_type = NaturalNormal, StructuredNormal, Minibatch
     _dist: ClassVar[Any] = dist
     _calling_elbo = staticmethod(calling_elbo)
-    _called_by_linear_elbo = staticmethod(called_by_linear_elbo)
+    _linear_elbos: ClassVar[Any] = LINEAR_ELBOS
     _subsampled_latents = staticmethod(subsampled_latents)
     _prototype_hide_fn = staticmethod(_hide_fn)
 
@@ -220,7 +220,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
 
     def sample_latent(self, *args: Any, **kwargs: Any) -> Tensor:
         """Draw the unconstrained latent vector, with natural gradients."""
-        return self._sample_at_site(self._drawn_from())
+        return self._sample_at_site(self._get_posterior())
 
     def _sample_at_site(self, posterior: Any, is_minibatch: bool = False) -> Tensor:
         infer: Any = {"is_auxiliary": True, "is_minibatch": is_minibatch}

@@ -17,8 +17,3 @@ LINEAR_ELBOS = (
 def calling_elbo() -> infer.ELBO | None:
     """Return the innermost ELBO on the call stack."""
     return caller_of_type(infer.ELBO)
-
-
-def called_by_linear_elbo() -> bool:
-    """Say whether the innermost ELBO on the call stack is known to be linear in ``log q``."""
-    return type(calling_elbo()) in LINEAR_ELBOS

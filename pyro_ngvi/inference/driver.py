@@ -30,7 +30,7 @@ from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
 from pyro_ngvi.inference.problem import replay
 from pyro_ngvi.inference.result import FitResult
-from pyro_ngvi.inference.set_up import STARTS, forget_others, set_up, store_as_it_was
+from pyro_ngvi.inference.set_up import STARTS, forget_others, set_store, set_up, store_as_it_was
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 from pyro_ngvi.tracing.recording import Replays
 
@@ -131,8 +131,7 @@ class _FitCall(FitCall):
         if found is not None and found.is_enough:
             forget_others(first.guide)
         else:
-            store.clear()
-            store.set_state(before)
+            set_store(before)
         return found
 
     def better(
@@ -145,12 +144,10 @@ class _FitCall(FitCall):
         return found
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
-        store = pyro.get_param_store()
-        before = store.get_state()
+        before = pyro.get_param_store().get_state()
         found = super().mixed(first, outcome)
         if found[0] is first:
-            store.clear()
-            store.set_state(before)
+            set_store(before)
         return found
 
     def set_up_mixture(self, first: Ready, count: int) -> Ready:

@@ -59,13 +59,7 @@ class Hooks(shared.Hooks):
     def seed_of(self, key: None) -> int:
         return int(torch.randint(2**31, ()))
 
-    def seed_of_diagnostics(self, result: Any) -> int:
-        return 0
-
     # -- the guide --------------------------------------------------------------------
-
-    def distribution(self, gaussian: Any, params: dict[str, Any]) -> Any:
-        return gaussian._distribution(gaussian._family_of(params))
 
     @torch.no_grad()
     def draws(self, result: Any, num_samples: int, key: None) -> dict[str, Tensor]:

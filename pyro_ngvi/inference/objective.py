@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from pyro_ngvi.inference.metric import EachRow, flat, gradient_of
 from pyro_ngvi.inference.space import State, StateSpace
 from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
+from pyro_ngvi.tracing.arguments import tensors_in
 from pyro_ngvi.tracing.messengers import Domains, NanCholesky, quiet, repeatable_noise
 
 #: Draws of a prior that are tried: if these fail, all would.
@@ -66,9 +68,14 @@ class Objective(problem.Objective):
         self._leaves = list(space.live.values())
         space.bind(self.density.posteriors)
         products = max(num_products(family) for family in space.initial.families)
-        data_size = max([1, *(tensor.numel() for tensor in _tensors((args, kwargs)))])
-        not_additive = self._not_additive if self._is_plain(guide) else None
-        how = estimator, products, data_size, self._obstacle, not_additive
+        data_size = max([1, *(tensor.numel() for tensor in tensors_in((args, kwargs)))])
+        # Nothing is random, and all parameters are the Gaussian's.
+        is_plain = type(guide) is NaturalGaussianGuide and not space.has_model_parameters
+        not_additive = None
+        if is_plain and not self._plan.facts.is_stochastic:
+            not_additive = partial(estimators.why_not_additive, self.density)
+        obstacle = partial(self._plan.hessian_obstacle, self.density)
+        how = estimator, products, data_size, obstacle, not_additive
         self._choose(guide, space.dim, *how)
         self._cost = self.groups.cost
         self._estimator = make_estimator(self.estimator, self._cost, self._plan)
@@ -81,7 +88,7 @@ class Objective(problem.Objective):
     def _take(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
         self.args, self.kwargs, self.is_subsampled = args, kwargs, False
         self.density = self._plan.density(args, kwargs)
-        return tuple(tuple(tensor.shape) for tensor in _tensors((args, kwargs)))
+        return tuple(tuple(tensor.shape) for tensor in tensors_in((args, kwargs)))
 
     def _parts(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, tuple[int, int]]:
         seen = SeesRows(self._model)
@@ -160,7 +167,7 @@ class Objective(problem.Objective):
     def in_double(self, state: State, theta: np.ndarray) -> np.ndarray | None:
         if self.is_random or isinstance(self.guide, ReparametrizedGaussianGuide):
             return None  # whose modes are found in the precision of the guide
-        if sum(tensor.numel() for tensor in _tensors((self.args, self.kwargs))) > MOST_NUMBERS:
+        if sum(tensor.numel() for tensor in tensors_in((self.args, self.kwargs))) > MOST_NUMBERS:
             return None
         self.cost.values += len(theta)
         self._space.put(state)
@@ -272,26 +279,6 @@ class Objective(problem.Objective):
 
     def _rows(self, function: Callable[..., Family], *stacks: Tensor) -> Tensor:
         return self._each_row(lambda *rows: flat([function(*rows)]), *stacks)
-
-    def _is_plain(self, guide: Any) -> bool:
-        """Return whether nothing is random, and all parameters are the Gaussian's."""
-        is_plain = type(guide) is NaturalGaussianGuide and not self._space.has_model_parameters
-        return is_plain and not self._plan.facts.is_stochastic
-
-    def _not_additive(self) -> Exception | None:
-        return estimators.why_not_additive(self.density)
-
-    def _obstacle(self) -> Exception | None:
-        return self._plan.hessian_obstacle(self.density)
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    if isinstance(tree, Tensor):
-        return [tree]
-    parts = list(tree.values()) if isinstance(tree, dict) else tree
-    if not isinstance(parts, (list, tuple)):
-        return []
-    return [tensor for part in parts for tensor in _tensors(part)]
 
 
 def _in_double(tree: Any) -> Any:

@@ -92,17 +92,23 @@ def forget_others(guide: NaturalGaussianGuide) -> None:
             del store[name]
 
 
+def set_store(state: Any) -> None:
+    """Make this all that the store has."""
+    store = pyro.get_param_store()
+    store.clear()
+    store.set_state(state)
+
+
 @contextmanager
 def store_as_it_was() -> Iterator[Callable[[], None]]:
     """Bring back what was in the store if there is an error, unless told to keep what is there."""
-    store, kept = pyro.get_param_store(), []
-    before = store.get_state()
+    kept: list[bool] = []
+    before = pyro.get_param_store().get_state()
     try:
         yield lambda: kept.append(True)
     except BaseException:
         if not kept:
-            store.clear()
-            store.set_state(before)
+            set_store(before)
         raise
 
 

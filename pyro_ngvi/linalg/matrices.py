@@ -113,8 +113,7 @@ class Matrices(definite.Definite):
     def svd(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
         if not matrix.isfinite().all():
             return torch.full_like(matrix, torch.nan), torch.full_like(matrix, torch.nan)
-        left, _, right = torch.linalg.svd(matrix)
-        return left, right
+        return super().svd(matrix)
 
     def upper_factor(self, matrix: Tensor) -> Tensor:
         return torch.linalg.qr(matrix, mode="r").R

@@ -1,8 +1,10 @@
-"""Signatures, which tell arguments of a model from those of another kind."""
+"""Signatures, which tell arguments of a model from those of another kind, and what they hold."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from torch import Tensor
 
 
 def signature(tree: Any) -> Any:
@@ -18,3 +20,13 @@ def signature(tree: Any) -> Any:
     if isinstance(tree, float):
         return float  # no number of latents
     return id(tree)
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """Return the tensors in lists, tuples and dicts."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    parts = list(tree.values()) if isinstance(tree, dict) else tree
+    if not isinstance(parts, (list, tuple)):
+        return []
+    return [tensor for part in parts for tensor in tensors_in(part)]

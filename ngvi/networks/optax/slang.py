@@ -75,13 +75,6 @@ class _Matrices(Definite):
     def cholesky(self, matrix: jax.Array) -> jax.Array:
         return jnp.linalg.cholesky(matrix)
 
-    def eigh(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jnp.linalg.eigh(matrix)
-
-    def svd(self, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-        left, _, right = jnp.linalg.svd(matrix)
-        return left, right
-
     def solve_lower(self, tril: jax.Array, rhs: jax.Array, trans: bool = False) -> jax.Array:
         return jax.scipy.linalg.solve_triangular(tril, rhs, int(trans), lower=True)
 

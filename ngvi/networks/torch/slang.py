@@ -41,13 +41,6 @@ class _Matrices(Definite):
     def cholesky(self, matrix: Tensor) -> Tensor:
         return torch.linalg.cholesky_ex(matrix)[0]
 
-    def eigh(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.linalg.eigh(matrix)
-
-    def svd(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        left, _, right = torch.linalg.svd(matrix)
-        return left, right
-
     def solve_lower(self, tril: Tensor, rhs: Tensor, trans: bool = False) -> Tensor:
         factor = tril.mT if trans else tril
         return torch.linalg.solve_triangular(factor, rhs, upper=trans)
