@@ -138,8 +138,7 @@ def _joint(
         elpd[unit] = psis[unit] if log_ratio is None else draws.without(unit, log_ratio)
     for word, price in ((SUBTRACTION, draws.gradients), (STEPS, gradients_of_steps(q))):
         hard = np.argsort(-reliability, kind="stable")
-        most = int(min(DEFAULTS.max_refits, clock.gradients // price))
-        hard = hard[~(reliability[hard] <= USABLE)][:most]
+        hard = hard[~(reliability[hard] <= USABLE)][: clock.num_units(price)]
         some = [left_out[unit] for unit in hard]
         cavities = [cavity_of(target, q, sites, elements) for elements in some]
         if word == STEPS:

@@ -43,6 +43,10 @@ class Clock(NamedTuple):
         """True when the time is up."""
         return time.perf_counter() > self.end
 
+    def num_units(self, gradients: float) -> int:
+        """Return how many units may have this many gradients each."""
+        return int(min(DEFAULTS.max_refits, self.gradients // gradients))
+
 
 def gradients_of_steps(q: DenseGaussian) -> int:
     """Return about how many gradients the steps of a unit without predictors take."""
