@@ -342,7 +342,7 @@ def outside_of_domains(name: str, fn: Any, xp: Any) -> dict[str, Any]:
         for parameter, domain in getattr(fn, "arg_constraints", {}).items():
             domain = getattr(domain, "base_constraint", domain)
             is_simplex = type(domain).__name__.lower().endswith("simplex")
-            low = 0.0 if is_simplex else getattr(domain, "lower_bound", None)
+            low: Any = 0.0 if is_simplex else getattr(domain, "lower_bound", None)
             high = 1.0 if is_simplex else getattr(domain, "upper_bound", math.inf)
             value = None if low is None else getattr(fn, parameter, None)
             if value is not None:
