@@ -103,11 +103,11 @@ class FitCall:
 
     def by_modes(self, first: Ready) -> Attempt | None:
         """Return a fit with locals by their conditional modes, which may be all that is needed."""
-        set_up = partial(self.set_up, None, self._by_modes(), first.model, "auto")
+        set_up = partial(self.set_up, None, self._guide_by_modes, first.model, "auto")
         return alone(first, self.reparametrize, set_up, self.optimise, self.request)
 
-    def _by_modes(self) -> Callable:
-        return partial(self.mode_centred_guide, init_scale=INIT_SCALE)
+    def _guide_by_modes(self, model: Callable, init_loc_fn: Callable) -> Any:
+        return self.mode_centred_guide(model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
 
     def better(
         self, first: Ready, outcome: Outcome, at_first: Attempt | None
@@ -192,10 +192,10 @@ class FitCall:
         given, run = self.given, (self.args, self.kwargs)
         makes = guide_maker(self.guide_type, given.family, given.init)
         if self.reparametrize and saved.meta["guide"]["name"] == self.mode_centred_guide.__name__:
-            makes = self._by_modes()
+            makes = self._guide_by_modes
         found = kind._files.result(kind, saved, self.model, run, given.guide, makes)
         self.given = dataclasses.replace(given, init=found)
-        self.reparametrize = check_reparametrize(self.given)
+        self.reparametrize = False  # as with init=
 
     def _keep(self, problem: Any, search: MultiStart) -> None:
         """Write the best result so far into the checkpoint, if the last one is old."""

@@ -77,8 +77,7 @@ def report(result: Any, complete: bool) -> str:
     def add(name: str, *values: str) -> None:
         parts = [p for v in values for p in textwrap.wrap(v, OF_WORDS, break_on_hyphens=False)]
         lines.extend(
-            f"  {label:<{WIDTH}}{part}"
-            for label, part in zip([name] + [""] * (len(parts) - 1), parts, strict=True)
+            f"  {'' if index else name:<{WIDTH}}{part}" for index, part in enumerate(parts)
         )
 
     add("draws", words, way)

@@ -65,7 +65,7 @@ def hierarchy(ppl):
 KINDS = {
     "own parameter": (own_parameter, {}),
     "minibatches": (minibatches, {"max_steps": 20}),
-    "conditional modes": (hierarchy, {}),
+    "conditional modes": (hierarchy, {"reparametrize": True}),
 }
 
 

@@ -191,6 +191,7 @@ CRAFTED = [
     ("scale_tril", np.ones((3, 3)), "scale_tril"),
     ("trace/losses", np.zeros((2, 2)), "no result has an array"),
     ("trace/losses", np.array(["a"]), "no result has an array"),
+    ("trace/losses", np.zeros(50), "the same number of steps"),
     ("else", np.zeros(1), "no result has an array"),
 ]
 
@@ -220,6 +221,8 @@ def test_what_somebody_made_is_refused_as_damaged(ppl, tmp_path):
         message = str(caught.value)
         assert "file' is damaged" in message and words in message, (where, message)
         assert message.partition("\n")[0].isprintable()
+    files.write(path, files.packed({**meta, "reason": ""}, arrays))
+    assert "posterior" in repr(type(one).load(path, one.model))
 
 
 def test_a_small_file_of_a_large_gaussian_takes_no_memory(ppl, tmp_path):

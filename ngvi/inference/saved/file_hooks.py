@@ -82,7 +82,7 @@ class FileHooks(Protocol):
         with saved.whole():
             for params in (found.params, *(one.params for one in found.optima)):
                 for part in found._gaussians():
-                    found._ppl.distribution(part, params)
+                    part._distribution(part._family_of(params))
             if found.change is not None:
                 found.change.check(found.dim)
             if (words := saved.meta["draws"]) is not None:

@@ -77,6 +77,8 @@ def check(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         is_right = array.dtype.kind in FOLDERS.get(folder, "")
         if not is_right or (folder == "trace" and array.ndim != 1):
             raise ValueError(f"no result has an array {name!r} of {array.dtype} {array.shape}")
+    if len({array.size for name, array in arrays.items() if name.startswith("trace/")}) > 1:
+        raise ValueError("the numbers of its trace are not of the same number of steps")
 
 
 def fits(value: Any, kind: Any) -> bool:
