@@ -432,7 +432,7 @@ WARNINGS = {
     "fit(ppl, conditioned(ppl), max_steps=1, effort='quick')": (
         "Handler condition has a value for 'Mu', which is.*'mu' me"
     ),
-    "fit(ppl, of_scale(ppl))": ("At [0-9]+% .*density is NaN.*Give latent 's' .*HalfNormal"),
+    "fit(ppl, of_scale(ppl))": "At [0-9]+% .*scale= of site 'y' is negative.*HalfNormal",
     "svi(ppl, stock(ppl, 'Adam'), ppl.elbo())": "Adam divides each coordinate.*BLR.*Snngm",
     "svi(ppl, stock(ppl, 'ClippedAdam'), ppl.elbo())": "Adam divides each coordinate",
 }

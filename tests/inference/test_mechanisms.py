@@ -30,10 +30,11 @@ def test_every_switch_has_one_row_and_every_row_a_switch_and_a_file():
         assert (ROOT / file.strip("`")).is_file(), file
 
 
-def test_rows_that_name_an_argument_name_one_of_fit_or_sample(ppl):
+def test_rows_that_name_an_argument_name_one_of_fit_sample_or_nuts(ppl):
+    kind = ppl.package.FitResult
     known = {
         name
-        for function in (ppl.package.fit, ppl.package.FitResult.sample)
+        for function in (ppl.package.fit, kind.sample, kind.nuts)
         for name in inspect.signature(function).parameters
     }
     assert {row[2].strip("`=") for row in ROWS if row[2].endswith("=`")} <= known
