@@ -41,9 +41,11 @@ class Explorer:
         self._cost = runs.problem.objective.cost
         self._begun = self._cost.total
         self._modes: list[tuple[Ascent, Optimum]] = []
+        self._images: list[tuple[Ascent, Optimum]] = []  # of these, at other places
         self._ends: list[tuple[Validation, Optimum]] = []  # of first stages that went on to there
         self._treat_as_optima = not runs.options.follow_low_ends
         self._saddle_budget = 0.0  # the cost of following them
+        self._has_followed_image = False
 
     def explore(self) -> None:
         """Look until a better optimum is unlikely, or the share is spent."""
@@ -59,21 +61,19 @@ class Explorer:
                 break
             if self.runs.best is not best:  # what led to a better one counts as well
                 self.reached = self._cost.total - self._begun
-        for end, optimum in self._modes:
+        for end, optimum in self._images:
             self._follow_image(end, optimum)
         self.report.is_over = self.is_unlikely()
 
     @property
     def limit(self) -> float:
         """Largest cost of all, in gradients."""
-        first = (1.0 + self.share) * self.spent + self._floor()
+        first = (1.0 + self.share) * self.spent + self._floor(self.options.num_starts * self.spent)
         return self._begun + max(first, (1.0 + self.share) * self.reached) + self._saddle_budget
 
-    def _floor(self) -> float:
+    def _floor(self, most: float) -> float:
         """Return what the way to the best has left of the gradients that any fit may take."""
-        most = float(self.options.exploration_floor)
-        most = min(most, UNSAID / self._cost.prices.gradient)  # if that is known
-        return max(0.0, most - self.share * self.spent)
+        return max(0.0, min(self.options.exploration_floor, most) - self.share * self.spent)
 
     def _may_go_on(self) -> bool:
         return self._cost.total < self.limit
@@ -163,7 +163,8 @@ class Explorer:
             others = [one for one, of in self._modes[index:] if of is optimum]
             places = [space.mean(optimum.state) + end.mean - one.mean for one in others]
             if all(space.square_distance(optimum.state, place) > FAR for place in places):
-                self._modes.append((end, optimum))  # an image
+                self._modes.append((end, optimum))
+                self._images.append((end, optimum))
             return optimum
         above = LEVELS.worth + self.options.inside * self.runs.problem.space.dim
         for optimum in sorted(self.runs.optima, key=lambda one: -one.validation.lower):
@@ -185,12 +186,15 @@ class Explorer:
         above = self.runs.best.validation.bound - optimum.validation.bound
         places = [one.state for one in (optimum, *optimum.images)]
         is_known = any(self.runs.is_inside(state, end.mean) for state in places)
-        if is_known or above > LEVELS.certain or (optimum.images and not self._may_go_on()):
+        is_enough = self._has_followed_image and not self._may_go_on()
+        if is_known or above > LEVELS.certain or is_enough:
             return
         start = self.starts.at(end.mean, MODE, optimum.state)
         if start is not None:
             run = self.runs.coarse(start, 2 * self.options.first_steps)
-            self._followed(run, math.inf, max(self.runs.tolerance, LEVELS.same))
+            most = max(self.spent, self._left())
+            self._followed(run, most, max(self.runs.tolerance, LEVELS.same))
+            self._has_followed_image = True
 
     def _lead(self, run: Run, counts: bool = True) -> Optimum | None:
         """Return the optimum to which a run leads, as far as it can be followed."""
@@ -252,8 +256,9 @@ class Explorer:
             if same_bound(end, new.validation, slack):
                 return one
         if counts and not self._treat_as_optima:
-            before, free = self._cost.total, self._floor() - self._saddle_budget
-            # Near a saddle little seems to be left.
+            # Near a saddle little seems to be left, and the way from it may be long.
+            most = UNSAID / self._cost.prices.gradient
+            before, free = self._cost.total, self._floor(most) - self._saddle_budget
             tolerance = min(self.runs.tolerance, LEVELS.same)
             found = self._followed(run, max(free, self._left()), tolerance)
             self._saddle_budget += min(self._cost.total - before, free)

@@ -49,8 +49,8 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
 :param effort: ``"quick"`` for the local optimum from one start, without a claim about others: its
     verdict is ``"local"`` at best; ``"standard"``; or ``"thorough"``, which looks for other optima
     eight times as long. For each gradient that led to the best optimum others take none, one or
-    eight, or 20,000 in all if that is more and takes at most ten seconds. The search ends sooner
-    where a better optimum is unlikely.
+    eight; or 20,000 in all if that is more, but no more than eight times as many as led to the
+    best one. The search ends sooner where a better optimum is unlikely.
 :param time_limit: in seconds of wall-clock time, None for no limit. It has the last validation and
     the report in it: no evaluation begins that would leave them less than 200 draws each, by what
     one has taken so far. A fit ends with the first step, or the compilation, in which it is

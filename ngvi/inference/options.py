@@ -141,8 +141,9 @@ class MultiStartOptions:
     num_starts: int = 8
     #: Cost of a run in the first round, in steps.
     first_steps: int = 40
-    #: Gradients that any search for other optima may take: the shortest run of NUTS. What the way
-    #: to the best leaves of them may follow runs that end far below it.
+    #: Gradients that any search for other optima may take, if its starts may cost what the way to
+    #: the best did: the shortest run of NUTS. What that way leaves of them may follow runs that end
+    #: far below the best.
     exploration_floor: int = 20_000
     #: Without an optimum nothing new begins after this many gradients: four chains of NUTS. Half of
     #: them, or as many as all before, may go into fresh draws at every step.
@@ -168,8 +169,8 @@ class StartOptions:
     box: float = 2.0
     #: Standard deviation, or one over it, above which a prior is another start than the guide's.
     usual_scale: float = 50.0
-    #: Most steps of an ascent.
-    max_steps: int = 100
+    #: Most steps of an ascent: a process of 80 latents takes 300.
+    max_steps: int = 400
     #: Largest slope, in nats per standard deviation, at the end of an ascent.
     ascent_gradient: float = 1e-2
 

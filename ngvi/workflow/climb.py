@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 
 import numpy as np
 
@@ -33,6 +35,8 @@ def climb_all(
     weights: np.ndarray,
     left: float | None = None,
     starts: list[DenseGaussian] | None = None,
+    most: int = DEFAULTS.num_steps,
+    end: float = math.inf,
 ) -> list[Steps | None]:
     """Take natural-gradient steps, of the Bayesian learning rule, from one Gaussian to several.
 
@@ -45,6 +49,8 @@ def climb_all(
     :param left: gain, in nats, at which the steps end; by default what the expectations are
         accurate to, or what is small.
     :param starts: Gaussians that the steps begin at, of ``q``'s blocks.
+    :param most: steps of each, at most.
+    :param end: of :func:`time.perf_counter`, after which none begins.
     """
     begin = DenseGaussian.several(starts or [q] * len(weights))
     start, q = q, DenseGaussian(begin.mean.copy(), begin.factor.copy(), begin.blocks)
@@ -54,9 +60,9 @@ def climb_all(
     left = max(DEFAULTS.left, noise) if left is None else left
     bound, gain = at.value + begin.entropy(), _left(begin, at)
     while True:
-        is_active = ~(gain <= left) & (count < DEFAULTS.num_steps)
+        is_active = ~(gain <= left) & (count < most)
         active = np.flatnonzero(is_active & (tries < DEFAULTS.num_halvings))
-        if not len(active):
+        if not len(active) or time.perf_counter() > end:
             break
         new, is_better = _step(q.take(active), at.take(active), 0.5 ** tries[active])
         if is_better.any():

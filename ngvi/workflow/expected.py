@@ -139,5 +139,38 @@ class PointSites:
         return self.gradient
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class DrawnSites:
+    """Expectations of elements from their values at draws, along their slopes at the mean.
+
+    Exact in the limit of many draws for an element that sees one affine function of the latents.
+    """
+
+    slopes: np.ndarray  #: Scaled to the standard deviation 1, shape ``(M, d)``.
+    first: np.ndarray  #: Expected derivatives along these, shape ``(M,)``.
+    second: np.ndarray  #: Expected second derivatives, shape ``(M,)``.
+
+    @classmethod
+    def at(
+        cls, rows: ObservedRows, q: DenseGaussian, theta: np.ndarray, values: np.ndarray
+    ) -> DrawnSites:
+        """Fit a parabola to each element's values, shape ``(K, M)``, at draws ``(K, d)``."""
+        slopes = rows.jacobian(q.mean[None])[1][0]
+        spread = np.linalg.norm(slopes @ q.factor, axis=1)
+        is_seen = np.isfinite(values).all(0) & (spread > 0)
+        slopes = np.where(is_seen[:, None], slopes, 0.0) / np.where(is_seen, spread, 1.0)[:, None]
+        steps, seen = (theta - q.mean) @ slopes.T, np.where(is_seen, values, 0.0)
+        bases = steps, steps**2 - (steps**2).mean(0)
+        first, half = ((one * seen).sum(0) / np.maximum((one**2).sum(0), 1.0) for one in bases)
+        return cls(slopes, first, 2.0 * half)
+
+    def total(self, weights: np.ndarray) -> Expected:
+        """Return the sum with these weights, of shape ``(M,)``; its value is not known."""
+        used = np.flatnonzero(weights)
+        slopes, weights = self.slopes[used], weights[used]
+        curvature = -(weights * self.second[used] * slopes.T) @ slopes
+        return Expected(np.nan, (weights * self.first[used]) @ slopes, curvature)
+
+
 #: Expectations of all elements under one Gaussian.
-ElementSites = PredictorSites | PointSites
+ElementSites = PredictorSites | PointSites | DrawnSites

@@ -18,7 +18,7 @@ import numpy as np
 from ngvi.estimators.nodes import PredictorCovariance
 from ngvi.inference.draws.pareto import USABLE
 from ngvi.workflow.cavities import MOST_LEVERAGE, Cavities, cavity_of, log_ratio_without
-from ngvi.workflow.expected import ElementSites, PredictorSites
+from ngvi.workflow.expected import PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.loo_draws import PosteriorDraws, noise, num_draws, psis_of
 from ngvi.workflow.loo_steps import Clock, gradients_of_steps, steps_without
@@ -54,11 +54,11 @@ def leave_out(
 
     :param clock: when it is over, no unit gets steps any more.
     """
-    sites, clock = target.sites(q), clock or Clock()
-    if units.are_single and isinstance(sites, PredictorSites):
-        found = _single(target, q, sites, units, clock)
+    clock = clock or Clock()
+    if units.are_single and target.predictors is not None:
+        found = _single(target, q, PredictorSites.under(target.predictors, q), units, clock)
     else:
-        found = _joint(target, q, sites, units, clock)
+        found = _joint(target, q, units, clock)
     found.how[~units.observed(target.rows.is_masked)] = MASKED
     return found
 
@@ -125,10 +125,9 @@ def _factor(covariances: np.ndarray) -> list[list[np.ndarray]]:
 # -- several elements together, by importance sampling --------------------------------------
 
 
-def _joint(
-    target: Target, q: DenseGaussian, sites: ElementSites, units: Units, clock: Clock
-) -> Pointwise:
+def _joint(target: Target, q: DenseGaussian, units: Units, clock: Clock) -> Pointwise:
     draws = PosteriorDraws.of(target, q, units, clock.num_draws)
+    sites = draws.sites
     psis, psis_k = psis_of(draws.of_units, draws.log_weights[:, None] - draws.counted)
     reliability, how = psis_k.copy(), np.full(units.count, WEIGHTS, object)
     elpd, leverage = np.empty((2, units.count))

@@ -8,6 +8,7 @@ import numpy as np
 
 from ngvi.inference.draws.pareto import EQUAL, USABLE, smoothed
 from ngvi.inference.problem import VALUES_OF_A_GRADIENT
+from ngvi.workflow.expected import DrawnSites, ElementSites, PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.target import Target
@@ -25,6 +26,7 @@ class PosteriorDraws(NamedTuple):
     counted: np.ndarray  #: These as often as the posterior counts each.
     log_weights: np.ndarray  #: Importance weights of the posterior, shape ``(K,)``.
     is_gaussian: bool  #: Whether weights are of no use, and the Gaussian stands for the posterior.
+    sites: ElementSites  #: Of all elements.
 
     @classmethod
     def of(cls, target: Target, q: DenseGaussian, units: Units, most: int) -> PosteriorDraws:
@@ -35,7 +37,12 @@ class PosteriorDraws(NamedTuple):
         is_gaussian = not smoothed(log_weights).shape <= USABLE
         log_weights = np.zeros(len(theta)) if is_gaussian else log_weights
         of_units = units.sums(values), units.sums(target.counted(values))
-        return cls(theta, *of_units, log_weights, is_gaussian)
+        sites: ElementSites
+        if target.predictors is not None:
+            sites = PredictorSites.under(target.predictors, q)
+        else:
+            sites = DrawnSites.at(target.rows, q, theta, values)
+        return cls(theta, *of_units, log_weights, is_gaussian, sites)
 
     @property
     def gradients(self) -> float:

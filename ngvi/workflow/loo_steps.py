@@ -19,7 +19,7 @@ from ngvi.workflow.target import Target
 
 #: Seconds from which on a bar is shown.
 BAR_AFTER = 2.0
-#: Steps, from a cavity, of a unit that needs them; some take five.
+#: Most steps, from a cavity, of a unit by points: k-hat says whether they were enough.
 NUM_STEPS = 4
 
 
@@ -68,18 +68,17 @@ def steps_without(
     each = q.dim if target.predictors is not None else len(points(q.dim)[0])
     size = max(1, DEFAULTS.numbers_at_once // max(1, len(target.weights) * each))
     found: list[Steps | None] = [None] * len(left_out)
-    count, most = 0, clock.gradients / each if target.predictors is None else math.inf
+    most = DEFAULTS.num_steps if target.predictors is not None else NUM_STEPS
     words = {"desc": "leave-one-out, steps", "unit": "unit", "delay": BAR_AFTER}
     with tqdm(total=len(left_out), disable=not clock.progress_bar, **words) as bar:
         for first in range(0, len(left_out), size):
-            if clock.is_over or count > most:
+            if clock.is_over:
                 break
             some = slice(first, first + size)
             weights = np.repeat(target.weights[None], len(left_out[some]), 0)
             for own, elements in zip(weights, left_out[some], strict=True):
                 own[elements] = 0.0
             begin = None if starts is None else starts[some]
-            found[some] = climb_all(target, q, weights, starts=begin)
-            count += sum(one.count for one in found[some] if one is not None)
+            found[some] = climb_all(target, q, weights, starts=begin, most=most, end=clock.end)
             bar.update(len(weights))
     return found

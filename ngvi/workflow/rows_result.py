@@ -74,18 +74,18 @@ class KnownTarget:
 
 @contextlib.contextmanager
 def of_rows(
-    result: Any, plate: str | None, what: str, besides: float = 0.0
+    result: Any, plate: str | None, what: str, evaluations: float = 0.0
 ) -> Iterator[tuple[KnownTarget, Units]]:
     """Give the log density by its rows at the posterior, and what is left out together.
 
     :param what: is asked for.
-    :param besides: evaluations that it may take besides those of the sites.
+    :param evaluations: that it may take; by default those of the sites.
     """
     _check_whole(result, what)
     with result._at_model() as found:
         known = known_target(result, what, *found)
         target = known.target
-        say_price(result, what, besides + num_of_sites(target, known.q))
+        say_price(result, what, evaluations or num_of_sites(target, known.q))
         with target.rows.running():
             of_latents = functools.partial(depends, target, known.q)
             yield known, make_units(target.rows, plate, known.latents, of_latents)

@@ -24,7 +24,7 @@ from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing import LogDensity
 from numpyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from numpyro_ngvi.tracing.arguments import Arguments
-from numpyro_ngvi.tracing.compilation import blocks, compiled
+from numpyro_ngvi.tracing.compilation import blocks, compiled, few_in_all
 from numpyro_ngvi.tracing.log_density import site_log_probs
 from numpyro_ngvi.tracing.partly_observed import is_masked, mask_of
 from numpyro_ngvi.tracing.traced import Operations, Traced
@@ -110,7 +110,9 @@ class ModelRows:
     def _program(self, name: str, runs_once: bool = False) -> Callable[..., Any]:
         of = self._programs if self._programs.parts.is_known else None
         function = getattr(self._programs, name)
-        run = compiled(function, of=of, runs_once=runs_once, runs_few=True)
+        # Where locals are at their modes a run is a search for these.
+        is_short = not self._is_mapped or few_in_all(0, self._arguments.data_size)
+        run = compiled(function, of=of, runs_once=runs_once, runs_few=is_short)
         return lambda *arrays: run(self._held, *arrays, self._arguments.arrays)
 
     def _parts(self, facts: dict[str, _Facts], theta: jax.Array, arrays: list) -> tuple:
