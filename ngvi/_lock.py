@@ -47,6 +47,16 @@ def serialised(function: Function) -> Function:
     return waiting  # type: ignore[return-value]
 
 
+class Cached(functools.cached_property):
+    """A property that is computed once, by one thread at a time.
+
+    Before Python 3.12 a cached property has a lock of its own: who waited for ours inside of that,
+    and who came the other way, would wait for each other for ever.
+    """
+
+    __get__ = serialised(functools.cached_property.__get__)
+
+
 def as_now() -> Callable[[], None]:
     """Return a function that lets the PPL be as it is now."""
     restoring = [remember() for remember in _remembering]

@@ -112,6 +112,17 @@ def _groups(ppl):
     return results.result(ppl, model, (y,), guide=guide)
 
 
+def _of_guide(ppl, result, path):
+    """Draws of a guide, which runs the model, and medians."""
+    guide, params = result.groups.guide, result.groups.params
+    if not ppl.is_numpyro:
+        return guide(ppl.array(Y))["effect"].shape[0] + guide.median()["effect"]
+    import jax
+
+    draws = guide.sample_posterior(jax.random.key(0), params)
+    return draws["effect"].shape[0] + guide.median(params)["effect"]
+
+
 #: Each method, and what of it two threads can compare: numbers, or shapes of draws.
 METHODS = {
     "influence": lambda ppl, result, path: result.influence().divergence,
@@ -136,6 +147,7 @@ METHODS = {
 }
 OTHERS = {
     "fit": lambda ppl, result, path: _fitted(ppl).posterior.mean,
+    "guide": _of_guide,
     "print": lambda ppl, result, path: len(str(result).splitlines()),
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 #: Handlers that leave the model as it is; those that ``fit`` cannot give to it; and methods of a
 #: result that leave its model as it is.
 WATCHING = {"trace", "seed", "block"}
-NOT_OF_A_MODEL = {"plate", "replay"}
+NOT_OF_A_MODEL = {"plate", "replay", "block"}
 OF_DRAWS = {"sample", "summary", "diagnostics"}
 
 
@@ -73,8 +73,8 @@ class Around:
         for one in before:
             if self._hides_all(one):
                 found.clear()
-            elif self._name(one) not in WATCHING:
-                found.append(one)
+            elif self._name(one) not in WATCHING or (found and self._name(one) == "block"):
+                found.append(one)  # a block that hides some sites from those around it
         self._stack.clear()
         try:
             yield found
@@ -82,11 +82,11 @@ class Around:
             self._stack[:] = before
 
     def _hides_all(self, handler: Any) -> bool:
-        is_hidden = False
         if self._name(handler) == "block":
             with suppress(Exception):  # a user's function, which wants more of a site
-                is_hidden = handler.hide_fn({"type": "sample", "name": "", "is_observed": False})
-        return bool(is_hidden)
+                sites = [{"type": "sample", "name": "", "is_observed": yes} for yes in (True, False)]
+                return all(map(handler.hide_fn, sites))
+        return False
 
     @staticmethod
     def _name(handler: Any) -> str:

@@ -42,11 +42,13 @@ class Attempt(NamedTuple):
 
     :ivar ready: what was set up for it.
     :ivar is_enough: whether nothing else is needed.
+    :ivar failure: why there is no outcome, in words; or nothing.
     """
 
     ready: Any
-    outcome: Outcome
+    outcome: Any
     is_enough: bool
+    failure: str = ""
 
 
 def check_reparametrize(given: FitArguments) -> bool | str:
@@ -109,17 +111,19 @@ def alone(
         return None
     try:
         second = set_up()
-    except Exception:  # noqa: BLE001  the other fit tells what is wrong with the model
+    except ValueError:  # the model has no such locals, or the other fit says what is wrong with it
         return None
+    except Exception as error:  # noqa: BLE001  the other fit goes on, and its report says why
+        return _failed(error)
     if not second.has_start:
         return None
     most = math.inf if reparametrize is True else LEVELS.worth
     try:
         outcome = search(second.problem, is_good=lambda optimum: missed(optimum) < most)
-    except Exception as error:  # the other fit goes on
+    except Exception as error:
         if _is_of_callback(error):
             raise
-        return None
+        return _failed(error)
     finally:
         costs = [one.problem.objective.cost for one in (first, second)]
         costs[0].share(costs[1])
@@ -149,6 +153,8 @@ def compared(
     :param at_first: the fit with locals by their modes.
     :param insists: whether they are compared even where the Gaussian misses next to nothing.
     """
+    if at_first.failure:
+        return first, dataclasses.replace(outcome, by_modes=at_first.failure)
     is_late = request.seconds > request.time_limit
     is_over = is_late or outcome.ending is not None or outcome.finding is not None
     has_more = insists or missed(outcome.optimum) > request.tolerance
@@ -171,6 +177,12 @@ def compared(
     other.optimum.trace = outcome.optimum.trace.then(other.optimum.trace)
     kept = dataclasses.replace(other, exploration=outcome.exploration, mixture=outcome.mixture)
     return second, dataclasses.replace(kept, by_modes=words, second=outcome.optimum)
+
+
+def _failed(error: Exception) -> Attempt:
+    """Return a fit without an outcome, whose cause a report says: it may be a fault of ours."""
+    words = "".join(filter(str.isprintable, str(error).partition("\n")[0]))
+    return Attempt(None, None, False, f"not known: {type(error).__name__}: {words[:200]}")
 
 
 def _is_there(first: Any, optimum: Optimum, at_first: Attempt) -> bool:

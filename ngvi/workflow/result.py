@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from ngvi._lock import Cached
 from ngvi.errors import check_count
 from ngvi.inference.arguments import AUTO, GAUSSIAN, WHO, ModelCall, check_predictive, check_word
 from ngvi.inference.draws import drawn
@@ -204,7 +204,7 @@ class FitResult(Fitted):
         """
         return chains.whitened(self)
 
-    @functools.cached_property
+    @Cached
     @unhandled
     def diagnostics(self) -> drawn.Diagnostics:
         """The draws' account: which method, how accurate, k-hat, and the chains of NUTS.

@@ -20,6 +20,7 @@ from numpyro.infer.initialization import init_to_median
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._foreign import note_foreign_arguments
+from ngvi._lock import serialised
 from ngvi.errors import (
     NoLatentsError,
     check_create_plates,
@@ -282,6 +283,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         """
         return self._distribution(self._family_of(params))
 
+    @serialised
     def median(self, params: dict[str, Any]) -> dict[str, jax.Array]:
         """Posterior median of every latent site, constrained.
 
@@ -293,6 +295,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         half = jnp.asarray(0.5)
         return self._unpack_and_constrain(self._latent_quantiles(params, half), params)
 
+    @serialised
     def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
         """Posterior quantiles of every latent site, constrained.
 
@@ -311,6 +314,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         """Return quantiles in the model's coordinates, levels first."""
         return marginal_quantiles(self._family_of(params), dist.Normal, levels)
 
+    @serialised
     def sample_posterior(
         self,
         rng_key: jax.Array,

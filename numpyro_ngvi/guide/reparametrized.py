@@ -18,6 +18,7 @@ from numpyro.infer.initialization import init_to_median
 from numpyro.infer.util import potential_energy
 
 from ngvi._docs import shared_doc
+from ngvi._lock import serialised
 from ngvi.guide import reparametrization, reparametrized
 from ngvi.guide.reparametrization import Density
 from ngvi.guide.reparametrized import check_order, check_whole
@@ -251,6 +252,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
 
     # -- the point in the middle ------------------------------------------------------
 
+    @serialised
     def laplace(self, params: dict[str, Any]) -> jax.Array:
         """Return the log density of data and globals by Laplace's formula, as TMB and lme4 have it.
 
@@ -309,6 +311,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         of_globals = super()._latent_quantiles(params, levels)
         return jnp.where(self._blocks.mask, jnp.quantile(theta, levels, axis=0), of_globals)
 
+    @serialised
     def num_without_mode(self, params: dict[str, Any]) -> dict[str, float]:
         """Count the locals that have no mode given globals and data, on average over the posterior.
 

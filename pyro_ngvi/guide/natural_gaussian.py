@@ -21,6 +21,7 @@ from torch.distributions import Distribution, Transform, biject_to
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi._foreign import note_foreign_arguments
+from ngvi._lock import serialised
 from ngvi.errors import check_create_plates, check_init_loc_fn, check_quantiles
 from ngvi.families.draws import marginal_quantiles, noise_dim
 from ngvi.guide import natural_gaussian as guide
@@ -167,6 +168,9 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
             parts.append(periodic_repeat(value, self._unconstrained_shapes[name]).reshape(-1))
         return torch.cat(parts)
 
+    __call__ = serialised(AutoContinuous.__call__)
+    median = serialised(AutoContinuous.median)
+
     # -- draws ------------------------------------------------------------------------
 
     def _unpack_latent(self, latent: Tensor) -> Iterator[tuple[dict[str, Any], Tensor]]:
@@ -245,6 +249,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         """
         return self._distribution(self._family())
 
+    @serialised
     @torch.no_grad()
     def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Posterior quantiles of every latent site, constrained.

@@ -19,6 +19,7 @@ from torch._C._functorch import TransformType, get_interpreter_stack, maybe_curr
 from torch.utils._pytree import tree_leaves
 
 from ngvi._docs import shared_doc
+from ngvi._lock import serialised
 from ngvi.guide import reparametrization, reparametrized
 from ngvi.guide.reparametrization import Density, NewtonState
 from ngvi.guide.reparametrized import check_order, check_whole
@@ -291,6 +292,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
 
     # -- the point in the middle ------------------------------------------------------
 
+    @serialised
     def laplace(self) -> Tensor:
         """Return the log density of data and globals by Laplace's formula, as TMB and lme4 have it.
 
@@ -338,6 +340,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         of_globals = super()._latent_quantiles(family, levels)
         return torch.where(self._reparametrization._mask, torch.cat(of_locals, -1), of_globals)
 
+    @serialised
     def num_without_mode(self, params: dict[str, Tensor] | None = None) -> dict[str, float]:
         """Count the locals that have no mode given globals and data, on average over the posterior.
 

@@ -111,7 +111,7 @@ def test_the_two_are_compared_where_they_came_to_the_same_globals(status, away, 
     assert bool(found.by_modes) is is_there
 
 
-def test_an_error_of_the_fit_by_modes_is_not_told_but_a_callback_ends_both():
+def test_an_error_of_the_fit_by_modes_is_in_the_report_and_a_callback_ends_both():
     def failing(problem, is_good):
         raise RuntimeError("out of memory")
 
@@ -121,8 +121,19 @@ def test_an_error_of_the_fit_by_modes_is_not_told_but_a_callback_ends_both():
 
         Request(0.05, 10, callback=users).monitor().after_step(1.0, 0.0)
 
-    one = ready(sites=WITH_A_GLOBAL)
-    assert alone(one, "auto", ready, failing, REQUEST) is None
+    def faulty():
+        raise TypeError("takes 1 positional argument\nbut 2 were given")
+
+    one, outcome, *_ = pair()
+    one.guide.sites = WITH_A_GLOBAL
+    for arguments, words in (
+        ((ready, failing), "RuntimeError: out"),
+        ((faulty, None), "TypeError: takes"),
+    ):
+        attempt = alone(one, "auto", *arguments, REQUEST)
+        kept, found = compared(one, outcome, attempt, np.random.default_rng(0), REQUEST)
+        result = SimpleNamespace(restarts=found.restarts(0.1))
+        assert kept is one and f"the bound is not known: {words}" in second_fit(result)
     with pytest.raises(RuntimeError, match="that will do"):
         alone(one, "auto", ready, stopped, REQUEST)
 

@@ -13,7 +13,6 @@ funnel runs along these. Between several optima chains jump (:mod:`~ngvi.inferen
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm.auto import tqdm
 
+from ngvi._lock import Cached
 from ngvi.errors import check_count, check_flag, is_number
 from ngvi.inference.draws.accuracy import Accuracy, flat, numbers
 from ngvi.inference.draws.chains import effective_draws, r_hat
@@ -286,7 +286,7 @@ class NutsResult(TellsWhatItHas):
     optima: np.ndarray
     _result: Any  # from which the chains go on
 
-    @functools.cached_property
+    @Cached
     def draws(self) -> dict[str, np.ndarray]:
         """Draws of the latent sites, constrained, arrays of shape ``(chains, draws, ...)``."""
         return draws_at(self._result, self.latents)
