@@ -185,9 +185,10 @@ def found_optima(outcome: Outcome, problem: Any) -> tuple[FoundOptimum, ...]:
     """
     found = [one for one in outcome.optima if math.isfinite(one.validation.bound)][:NUM_KEPT]
     logs = np.array([one.validation.bound for one in found])
+    is_mixture = problem.space.noise_dim > problem.space.dim
     for index, one in enumerate(found[1:], 1):
-        # Others of the model's own parameters are of another posterior.
-        is_part = not problem.space.has_model_parameters
+        # Others of the model's own parameters are of another posterior; a mixture is all of it.
+        is_part = not problem.space.has_model_parameters and not is_mixture
         if not is_part or not are_apart(problem, found[0].state, one.state):
             logs[index] = -math.inf
     return Table(

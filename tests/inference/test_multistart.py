@@ -147,6 +147,8 @@ def test_modes_of_the_same_height_count_as_one_and_each_is_named():
     own, image = found_optima(outcome, target.problem())
     assert own.weight == pytest.approx(0.5, abs=0.05) and own.weight + image.weight == 1.0
     np.testing.assert_allclose(image.params["mean"], -own.params["mean"], atol=0.2)
+    target.noise_dim += 1  # as of a mixture, which is all of the posterior
+    assert [one.weight for one in found_optima(outcome, target.problem())] == [1.0, 0.0]
     said = in_words(outcome, dict, 0.05, 100)
     assert "optima of the same bound elsewhere" in said
     assert "holds 1/2 of the posterior at most" in said and "led to it or to these" in said
