@@ -84,7 +84,9 @@ class Around:
     def _hides_all(self, handler: Any) -> bool:
         if self._name(handler) == "block":
             with suppress(Exception):  # a user's function, which wants more of a site
-                sites = [{"type": "sample", "name": "", "is_observed": yes} for yes in (True, False)]
+                sites = [
+                    {"type": "sample", "name": "", "is_observed": yes} for yes in (True, False)
+                ]
                 return all(map(handler.hide_fn, sites))
         return False
 
