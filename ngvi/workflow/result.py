@@ -207,7 +207,7 @@ class FitResult(Fitted):
     @Cached
     @unhandled
     def diagnostics(self) -> drawn.Diagnostics:
-        """The draws' account: which method, how accurate, k-hat, and the chains of NUTS.
+        """Account for the draws: which method, how accurate, k-hat, and the chains of NUTS.
 
         It is made with the draws, in ``fit`` or at their first use. The weights are those of 4,000
         draws of the Gaussian, each a value of the log density; of a model whose values take long
