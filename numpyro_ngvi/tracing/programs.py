@@ -35,13 +35,11 @@ _RULES = ("jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_tre
 _WITH_RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 #: Operations that hold functions of the user's.
 _WITH_FUNCTIONS = ("custom_vmap_call", "pure_callback", "io_callback")
-#: Folders of functions whose rules nobody corrects between two calls, but for one file of JAX's,
-#: whose rules are given.
+#: Folders of functions whose rules nobody corrects between two calls.
 _LIBRARIES = tuple(
     f"{Path(file).parent}{os.sep}"
     for file in (jax.__file__, numpyro.__file__, Path(__file__).parent)
 )
-_WITH_GIVEN_RULES = "solves.py"
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 #: Where partial functions, methods, and what JAX and ``functools.wraps`` make, keep functions.
 _INSIDE = ("f", "f_transformed", "func", "args", "keywords", "__func__", "__wrapped__")
@@ -264,8 +262,9 @@ def _operations(program: Jaxpr) -> Hashable:
     body = []
     for equation in program.eqns:
         context, name = getattr(equation, "ctx", None), equation.primitive.name
-        if name in _WITH_FUNCTIONS or (name in _WITH_RULES and not _is_librarys(equation.params)):
+        if name in _WITH_FUNCTIONS:
             raise _UnseenError
+        rules = _rules(equation.params) if name in _WITH_RULES else ()
         body.append(
             (
                 equation.primitive,
@@ -275,6 +274,7 @@ def _operations(program: Jaxpr) -> Hashable:
                     for parameter, value in sorted(equation.params.items())
                     if not (parameter in _RULES and name in _WITH_RULES)
                 ),
+                rules,
                 getattr(context, "compute_type", None),
                 getattr(context, "threefry_partitionable", None),
                 defined(equation.outvars),
@@ -283,33 +283,41 @@ def _operations(program: Jaxpr) -> Hashable:
     return (*arguments, tuple(body), used(program.outvars))
 
 
-def _is_librarys(params: dict[str, Any]) -> bool:
-    """Tell whether a rule of a derivative is JAX's or NumPyro's: a user may correct his own."""
+def _rules(params: dict[str, Any]) -> tuple[Hashable, ...]:
+    """Return the programs that rules of derivatives are given, such as that of a root's slope.
+
+    :raises _UnseenError: if a rule is not JAX's or NumPyro's: a user may correct his own.
+    """
     rules = [value for name, value in params.items() if name in _RULES]
-    return all(
-        file.startswith(_LIBRARIES) and not file.endswith(_WITH_GIVEN_RULES)
-        for file in _files(rules, set())
-    )
+    found = list(_parts(rules, set()))
+    if not all(part.startswith(_LIBRARIES) for part in found if isinstance(part, str)):
+        raise _UnseenError
+    return tuple(_frozen(part) for part in found if not isinstance(part, str))
 
 
-def _files(value: Any, seen: set[int]) -> Iterator[str]:
+def _parts(value: Any, seen: set[int]) -> Iterator[str | ClosedJaxpr | Jaxpr]:
     """Yield the files of all functions in a rule, and of those that they wrap, hold or are given.
 
-    The function that a rule is for may be a library's, and the rule a user's.
+    The function that a rule is for may be a library's, and the rule a user's. Programs that a rule
+    is given come as they are.
     """
     if id(value) in seen:
         return
     seen.add(id(value))
+    if isinstance(value, (ClosedJaxpr, Jaxpr)):
+        yield value
     if isinstance(value, types.FunctionType):
         yield value.__code__.co_filename
         parts = [cell.cell_contents for cell in value.__closure__ or ()]
     elif isinstance(value, (tuple, list, dict)):
         parts = list(value.values() if isinstance(value, dict) else value)
     else:
-        parts = [getattr(value, name) for name in _INSIDE if hasattr(value, name)]
+        slots = getattr(type(value), "__slots__", ())
+        names = (*_INSIDE, "val") if "val" in slots else _INSIDE  # as JAX wraps what has no hash
+        parts = [getattr(value, name) for name in names if hasattr(value, name)]
         parts += [type(value).__call__] if callable(value) else []
     for part in parts:
-        yield from _files(part, seen)
+        yield from _parts(part, seen)
 
 
 def _frozen(value: Any) -> Hashable:

@@ -214,6 +214,36 @@ def test_rules_of_users_are_in_no_key(which):
         assert what_it_does(jax.make_jaxpr(function)(1.0).jaxpr) is not None
 
 
+def test_the_slope_of_a_root_is_in_the_key():
+    """Of two roots of the same function, each with a solve of its own, the operations are alike."""
+
+    def root(times):
+        def found(a):
+            solve = lambda slope, y: times * y / slope(1.0)  # noqa: E731
+            return jax.lax.custom_root(lambda x: x - a, 1.0, lambda f, x: x - f(x), solve)
+
+        return what_it_does(jax.make_jaxpr(found)(2.0).jaxpr)
+
+    assert root(1.0) == root(1.0) is not None
+    assert root(1.0) != root(2.0)
+
+
+def test_locals_by_their_modes_compile_nothing_again(xla):
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        with numpyro.plate("groups", len(y)):
+            numpyro.sample(
+                "y", dist.Normal(numpyro.sample("u", dist.Normal(mean, scale)), 1.0), obs=y
+            )
+
+    assert "by their modes" in str(fitted(model, data(0)[1]))
+    xla.clear()
+    second = fitted(model, data(1)[1])
+    str(second)
+    assert xla == [] and second.cost.compiled == 0
+
+
 def test_a_rule_that_is_corrected_counts():
     def model(y, function):
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
