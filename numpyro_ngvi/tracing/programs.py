@@ -284,7 +284,7 @@ def _operations(program: Jaxpr) -> Hashable:
 
 
 def _rules(params: dict[str, Any]) -> tuple[Hashable, ...]:
-    """Return the programs that rules of derivatives are given, such as that of a root's slope.
+    """Return what rules of derivatives are given, such as the program of a root's slope.
 
     :raises _UnseenError: if a rule is not JAX's or NumPyro's: a user may correct his own.
     """
@@ -295,26 +295,24 @@ def _rules(params: dict[str, Any]) -> tuple[Hashable, ...]:
     return tuple(_frozen(part) for part in found if not isinstance(part, str))
 
 
-def _parts(value: Any, seen: set[int]) -> Iterator[str | ClosedJaxpr | Jaxpr]:
+def _parts(value: Any, seen: set[int]) -> Iterator[str | tuple]:
     """Yield the files of all functions in a rule, and of those that they wrap, hold or are given.
 
-    The function that a rule is for may be a library's, and the rule a user's. Programs that a rule
-    is given come as they are.
+    The function that a rule is for may be a library's, and the rule a user's. What a rule is given
+    besides the values that it differentiates, as JAX wraps it, comes in a tuple.
     """
     if id(value) in seen:
         return
     seen.add(id(value))
-    if isinstance(value, (ClosedJaxpr, Jaxpr)):
-        yield value
+    if "val" in getattr(type(value), "__slots__", ()):
+        yield (value.val,)
     if isinstance(value, types.FunctionType):
         yield value.__code__.co_filename
         parts = [cell.cell_contents for cell in value.__closure__ or ()]
     elif isinstance(value, (tuple, list, dict)):
         parts = list(value.values() if isinstance(value, dict) else value)
     else:
-        slots = getattr(type(value), "__slots__", ())
-        names = (*_INSIDE, "val") if "val" in slots else _INSIDE  # as JAX wraps what has no hash
-        parts = [getattr(value, name) for name in names if hasattr(value, name)]
+        parts = [getattr(value, name) for name in _INSIDE if hasattr(value, name)]
         parts += [type(value).__call__] if callable(value) else []
     for part in parts:
         yield from _parts(part, seen)

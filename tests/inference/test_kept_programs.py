@@ -222,9 +222,13 @@ def test_the_slope_of_a_root_is_in_the_key():
             solve = lambda slope, y: times * y / slope(1.0)  # noqa: E731
             return jax.lax.custom_root(lambda x: x - a, 1.0, lambda f, x: x - f(x), solve)
 
-        return what_it_does(jax.make_jaxpr(found)(2.0).jaxpr)
+        program = jax.make_jaxpr(found)(2.0)
+        before = what_it_does(program.jaxpr)
+        jax.grad(lambda a: jax.core.eval_jaxpr(program.jaxpr, program.consts, a)[0])(2.0)
+        assert what_it_does(program.jaxpr) == before is not None
+        return before
 
-    assert root(1.0) == root(1.0) is not None
+    assert root(1.0) == root(1.0)
     assert root(1.0) != root(2.0)
 
 
