@@ -68,16 +68,16 @@ ELSEWHERE = {
     },
     "FitResult": {
         "result.sample(1000)": "get_samples samples draws posterior_samples rvs",
-        "result.summary()": "mean sd std stddev median quantiles hdi",
+        "result.summary()": "mean sd std stddev median quantile quantiles hdi to_dataframe",
         "result.bound": "elbo lower_bound",
         "result.log_evidence": "evidence marginal_likelihood log_marginal_likelihood",
         "result.family.name": "family_name",
         "result.losses": "loss history elbos",
         "len(result.trace)": "num_steps steps",
         "result.converged": "success certified",
-        "result.diagnostics": "khat pareto_k k_hat diagnose",
+        "result.diagnostics": "khat pareto_k k_hat diagnose rhat r_hat",
         "result.predictive(...)": "predict posterior_predictive",
-        "result.loo()": "waic psis_loo elpd",
+        "result.loo()": "waic psis psis_loo elpd",
         "result.to_arviz()": "to_inference_data idata inference_data plot_trace plot_posterior",
     },
     "FitResult.summary": {"prob=; it is a table of all draws": "num_draws"},
@@ -88,7 +88,7 @@ ELSEWHERE = {
         "accuracy": "are_trusted worst marginals pareto_k_error",
     },
     "NutsResult": {"draws, without an MCMC of the PPL": "mcmc get_samples posterior"},
-    "nuts": {"nothing: a pass evaluates all chains": "chain_method mp_context jit_compile cores"},
+    "FitResult.nuts": {"nothing: a pass evaluates all chains": "chain_method jit_compile cores"},
 }
 
 
@@ -157,7 +157,8 @@ def _name(function: Callable, signature: inspect.Signature, args: tuple) -> str:
 
 def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], reason: str) -> str:
     names = [one for one in signature.parameters if one != "self"]
-    for keyword in kwargs:
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    for keyword in () if takes_any else kwargs:
         if keyword not in names:
             if meant := written_here(name, keyword):
                 return f"{name} has no argument {keyword}=: write {meant}."
@@ -176,9 +177,10 @@ def not_made(name: str) -> str:
     return f"{name} is a class or function: write {name}(), with brackets."
 
 
-def check_parts(model: Any, guide: Any, optim: Any, loss: Any) -> None:
+def check_parts(own: str, model: Any, guide: Any, optim: Any, loss: Any) -> None:
     """Refuse classes and functions in the place of what they make, as ``SVI`` takes it.
 
+    :param own: the package, whose objects they must be.
     :raises TypeError: naming it.
     """
     if not callable(guide):
@@ -186,6 +188,9 @@ def check_parts(model: Any, guide: Any, optim: Any, loss: Any) -> None:
     for name, value, example in (("optim", optim, "BLR()"), ("loss", loss, "NaturalELBO()")):
         if value is None or isinstance(value, (str, float, int, dict)):
             raise TypeError(f"{name} must be an object such as {example}, got {value!r}.")
+    names = [type(value).__module__.partition(".")[0] for value in (guide, optim, loss)]
+    if {"pyro_ngvi", "numpyro_ngvi"} <= {own, *names}:
+        raise TypeError(f"guide, optim and loss must all be of {own}, and one is of the other.")
     is_function = inspect.isfunction(optim) and not hasattr(optim, "init")
     for value in (model, guide, optim, loss):
         if isinstance(value, type) or (value is optim and is_function):

@@ -33,7 +33,7 @@ NOTE = "Some of the model's arguments are not numeric arrays"
 
 @contextlib.contextmanager
 def note_foreign_arguments(
-    args: tuple, kwargs: dict, convert: str, others: tuple = (), default: str = ""
+    args: tuple, kwargs: dict, convert: str, default: str = "", of_fit: tuple = ((), {})
 ) -> Iterator[None]:
     """Add to the error of a model which of its arguments may be to blame.
 
@@ -41,16 +41,16 @@ def note_foreign_arguments(
     arguments itself does not fail.
 
     :param convert: what makes an array of the library, for words.
-    :param others: types that the library does not take either.
     :param default: the dtype of the library's own numbers, if it does not mix precisions.
+    :param of_fit: arguments with which the model has run, which these are compared with.
     """
     try:
         yield
     except (InvalidStartError, DiscreteLatentError, NoLatentsError):
         raise
-    except (TypeError, ValueError, LookupError, AttributeError, RuntimeError) as error:
-        named = {f"argument {index}": value for index, value in enumerate(args)} | kwargs
-        found = {name: _foreign(value, others, convert) for name, value in named.items()}
+    except Exception as error:
+        named = _named(args, kwargs)
+        found = {name: _foreign(value, convert) for name, value in named.items()}
         if words := ", ".join(f"{name} {what}" for name, what in found.items() if what):
             _note(
                 error, f"{NOTE} (counted from zero): {words}. Pass {convert}(...) of the numbers."
@@ -61,13 +61,28 @@ def note_foreign_arguments(
                 if words := where_not(is_finite, "NaN or infinite numbers"):
                     _note(error, f"{name} of the model {words} (counted from zero).")
             dtype = str(getattr(value, "dtype", default))
-            is_other = dtype.startswith("torch.") and dtype != default
+            is_other = dtype.startswith("torch.") and "float" in dtype and dtype != default
             if default and is_other and "dtype" in str(error):
                 words = f"{name} is {dtype}, and the model's own numbers are {default}"
                 _note(error, f"{words} (counted from zero): write .to({default}) behind it.")
-        if words := _by_line(error):
+        for words in filter(None, (_by_line(error), other_shapes((args, kwargs), of_fit))):
             _note(error, words)
         raise
+
+
+def _named(args: tuple, kwargs: dict) -> dict[str, Any]:
+    return {f"argument {index}": value for index, value in enumerate(args)} | kwargs
+
+
+def other_shapes(run: tuple[tuple, dict], of_fit: tuple[tuple, dict]) -> str:
+    """Say which arguments of the model have other types or shapes than in its fit; or nothing."""
+    now, fitted = (
+        {k: f"{type(v).__name__} of shape {tuple(getattr(v, 'shape', ()))}" for k, v in one.items()}
+        for one in (_named(*run), _named(*of_fit))
+    )
+    both = {name: (value, fitted.get(name, value)) for name, value in now.items()}
+    found = [f"{k} is {a}, and was {b} in the fit" for k, (a, b) in both.items() if a != b]
+    return f"{'; '.join(found)} (counted from zero)." if found else ""
 
 
 #: Errors of JAX where Python asks for a number that is traced, and of torch where numpy does.
@@ -75,27 +90,32 @@ TRACED = ("ConcretizationTypeError", "Tracer", "NonConcreteBooleanIndex")
 CUT_OFF, SHAPED = "Can't call numpy() on Tensor that requires grad", "sequences of concrete values"
 #: Errors of JAX where a function has no derivative.
 NO_DERIVATIVE = ("Linearization failed to produce known values", "callbacks do not support JVP")
-#: The error of an argument of a distribution of torch.
-OUTSIDE = "to satisfy the constraint"
+#: Errors of an argument of a distribution.
+OUTSIDE = "to satisfy the constraint", " distribution got invalid "
+#: Errors of a plate of no elements, of NumPyro and Pyro.
+EMPTY = "size of plate should be positive", "size cannot be zero"
 
 
 def _by_line(error: Exception) -> str:
     """Say what a line of the model does that no program or distribution allows; or nothing."""
     is_traced = type(error).__name__.startswith(TRACED) or SHAPED in str(error)
-    has_no_rule = any(words in str(error) for words in NO_DERIVATIVE)
-    is_known = is_traced or has_no_rule or CUT_OFF in str(error) or OUTSIDE in str(error)
-    if not is_known:
+    has_no_rule, is_outside, is_empty = (
+        any(words in str(error) for words in kind) for kind in (NO_DERIVATIVE, OUTSIDE, EMPTY)
+    )
+    if not (is_traced or has_no_rule or is_outside or is_empty or CUT_OFF in str(error)):
         return ""
     own, line, plate = "jnp" if is_traced else "torch", "", ""
     for frame, number in traceback.walk_tb(error.__traceback__):
         path = frame.f_code.co_filename
-        if frame.f_code.co_qualname == "plate.__init__":
+        if frame.f_code.co_qualname in ("plate.__init__", "SubsampleMessenger.__init__"):
             plate = f", at plate '{frame.f_locals.get('name')}'"
         elif str(frame.f_globals.get("__name__")).partition(".")[0] not in LIBRARIES:
             line = f"{Path(path).name}:{number}, {linecache.getline(path, number).strip()!r}"
     what = "takes a traced value, such as a latent or a maximum of data, for a plain number"
     mend = f"compute with {own}, choose by {own}.where(...), and give sizes as int(numpy.max(...))"
-    if OUTSIDE in str(error):
+    if is_empty:
+        what, mend = "has a plate without elements", "give it data, which have no rows here"
+    elif is_outside:
         what = "has an argument of a distribution outside its support"
         mend = "give its latents priors that keep it there, HalfNormal for a scale say"
     elif has_no_rule:
@@ -125,13 +145,13 @@ def places(found: np.ndarray) -> str:
     return f"at {found.sum():,} of {found.size:,} places, the first of which is [{first}]"
 
 
-def _foreign(value: Any, others: tuple, convert: str) -> str:
+def _foreign(value: Any, convert: str) -> str:
     """Return what an argument is that is no array of numbers, in words; or nothing."""
     holds = NO_NUMBERS.get(getattr(getattr(value, "dtype", None), "kind", ""))
     if holds is not None:
         return f"holds {holds} ({type(value).__name__} of {value.dtype})"
     root = type(value).__module__.partition(".")[0]
-    own = "jax" if convert.startswith("jnp") else "torch"
+    own = ("jax", "numpy") if convert.startswith("jnp") else "torch"
     is_plain = callable(value) or isinstance(value, (int, float, str, type(None)))
-    is_array = root.startswith((own, "numpy")) and not isinstance(value, others)
+    is_array = hasattr(value, "dtype") and root.startswith(own)
     return "" if is_plain or is_array else f"is of type {type(value).__name__}"

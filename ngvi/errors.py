@@ -198,6 +198,8 @@ def check_model(model: Any) -> None:
             f"model {model.__qualname__} is a method of no object: write {model.__name__} of an "
             "object of its class."
         )
+    if callable(getattr(model, "quantiles", None)):
+        raise TypeError("model is a guide: write the model in its place, and guide= for the guide.")
     if not callable(model) or hasattr(model, "log_prob"):
         raise TypeError(
             f"model must be a function with sample statements in its body, got {shown(model)}."
@@ -213,15 +215,16 @@ def check_model(model: Any) -> None:
         )
 
 
-def _function(value: Any, name: str, example: str, is_one: bool = True) -> Any:
-    if not (is_one and callable(value)):
-        raise TypeError(f"{name} must be a function such as {example}, got {value!r}.")
+def check_function(value: Any, name: str, example: str, is_one: bool = True) -> Any:
+    """Check that it can be called, and is no class."""
+    if not (is_one and callable(value)) or isinstance(value, type):
+        raise TypeError(f"{name} must be a function such as {example}, got {shown(value)}.")
     return value
 
 
 def check_init_loc_fn(init_loc_fn: Any) -> Any:
     """Check that it is a strategy for the start."""
-    return _function(init_loc_fn, "init_loc_fn", "init_to_value(values={...})")
+    return check_function(init_loc_fn, "init_loc_fn", "init_to_value(values={...})")
 
 
 def check_create_plates(create_plates: Any) -> Any:
@@ -230,7 +233,7 @@ def check_create_plates(create_plates: Any) -> Any:
     if create_plates is None:
         return None
     is_plate = hasattr(create_plates, "__enter__")  # itself, and not what makes it
-    return _function(create_plates, "create_plates", example, not is_plate)
+    return check_function(create_plates, "create_plates", example, not is_plate)
 
 
 # -- models ---------------------------------------------------------------------------
@@ -250,7 +253,8 @@ def no_latents(sites: Iterable[str], params: Iterable[str], prior: str) -> str:
     if names:
         what = f"has {names}, none of which is a continuous latent with elements"
     else:
-        what = "ran without a sample statement: it must be a function that has them in its body"
+        what = "ran without a sample statement of the library that the package is for: it must be "
+        what += "a function that has them in its body"
     if parameters:
         some = ", ".join(map(repr, parameters[:3])) + ", ..." * (len(parameters) > 3)
         what += f". Parameters ({some}) have no posterior: give them a prior by {prior}"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.infer
 from numpyro import primitives
 from numpyro.infer.svi import SVIRunResult, SVIState
@@ -17,6 +18,7 @@ from ngvi._foreign import note_foreign_arguments
 from ngvi._lock import remembered, serialised
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_key, shown
+from ngvi.estimators.natural_elbo import WatchedLosses
 from ngvi.optim.rule import SKIPPED
 from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
@@ -78,7 +80,7 @@ class SVI(numpyro.infer.SVI):
         rng_key: jax.Array | None = None,
         **static_kwargs: Any,
     ) -> None:
-        check_parts(model, guide, optim, loss)
+        check_parts("numpyro_ngvi", model, guide, optim, loss)
         check_curvature_of(optim, loss)
         super().__init__(model, guide, optim, loss, **static_kwargs)
         self._optim_as_given = optim
@@ -89,7 +91,9 @@ class SVI(numpyro.infer.SVI):
         self._last: SVIState | None = None  #: The state that :meth:`step` has left.
         self._compiled: dict[Any, Callable] = {}
         self._num_steps = 0
-        self._counts: tuple[list, list] = [], []  # of draws and of steps, of one under way
+        # Of draws, of steps, and the loss, of one under way.
+        self._counts: tuple[list, list, list] = [], [], []
+        self._losses = WatchedLosses()
         self._has_warned_of_steps = False
         self._num_dropped = loss.new_count() if isinstance(loss, NaturalELBO) else None
 
@@ -113,7 +117,12 @@ class SVI(numpyro.infer.SVI):
     def run(self, rng_key: jax.Array, num_steps: int, *args: Any, **kwargs: Any) -> SVIRunResult:
         order = " It is run(rng_key, num_steps, ...), with the arguments of the model behind these."
         num_steps = check_count(num_steps, "num_steps", hint=order)
-        return super().run(check_key(rng_key), num_steps, *args, **kwargs)
+        result = super().run(check_key(rng_key), num_steps, *args, **kwargs)
+        if not isinstance(result.losses, jax.core.Tracer):
+            watched = WatchedLosses()
+            for loss in np.asarray(result.losses):
+                watched.seen(float(loss))
+        return result
 
     def __getstate__(self) -> dict[str, Any]:
         # What NumPyro makes of an optax transformation does not pickle, and no program does.
@@ -176,7 +185,7 @@ class SVI(numpyro.infer.SVI):
             )
         self._num_steps += 1
         if self._num_steps <= FIRST_LOOKS or self._num_steps % LOOK_EACH == 0:
-            self._look_at_counts()
+            self._look_at_counts(loss)
         return loss
 
     def _check_same_model(self, given: SVIState, own: SVIState) -> None:
@@ -184,31 +193,26 @@ class SVI(numpyro.infer.SVI):
 
         :raises ValueError: naming a parameter.
         """
+        leaves = jax.tree_util.tree_leaves_with_path
         found, expected = (
-            {
-                jax.tree_util.keystr(path): jnp.shape(leaf)
-                for path, leaf in jax.tree_util.tree_leaves_with_path(
-                    self.optim.get_params(state.optim_state)
-                )
-            }
-            for state in (given, own)
+            {jax.tree_util.keystr(path): f"shape {jnp.shape(leaf)}" for path, leaf in leaves(one)}
+            for one in (self.optim.get_params(state.optim_state) for state in (given, own))
         )
         for name in {**expected, **found}:
-            if found.get(name) != expected.get(name):
-                has, had = (
-                    f"it is of shape {shapes[name]}" if name in shapes else "there is none"
-                    for shapes in (found, expected)
-                )
+            has, had = (shapes.get(name, "no elements") for shapes in (found, expected))
+            if has != had:
                 raise ValueError(
-                    f"The state is of another model or guide: of params{name} {has}, and here "
+                    f"The state is of another model or guide: params{name} has {has}, and here "
                     f"{had}. Assign svi.state that of the same model and family, or None to begin."
                 )
 
-    def _look_at_counts(self) -> None:
+    def _look_at_counts(self, loss: jax.Array) -> None:
         """Warn of what a step has counted that was under way, unless it still is."""
-        dropped, skipped = self._counts
-        if not all(count.is_ready() for count in (*dropped, *skipped)):
+        dropped, skipped, losses = self._counts
+        if not all(count.is_ready() for count in (*dropped, *skipped, *losses)):
             return
+        for before in losses:
+            self._losses.seen(float(before))
         for total in dropped:
             self.loss.add_up(self._num_dropped, int(total))
         if any(map(int, skipped)):
@@ -217,7 +221,7 @@ class SVI(numpyro.infer.SVI):
         dropped = [self._num_dropped.total] if self._num_dropped else []
         states = jax.tree.leaves(self.state.optim_state, is_leaf=_counts_skipped)
         skipped = [state.num_skipped for state in states if _counts_skipped(state)]
-        self._counts = dropped, [] if self._has_warned_of_steps else skipped
+        self._counts = dropped, [] if self._has_warned_of_steps else skipped, [loss]
 
     def _updated(self, args: tuple, kwargs: dict[str, Any]) -> tuple[SVIState, jax.Array, Any]:
         leaves, structure = jax.tree.flatten((args, kwargs))

@@ -41,7 +41,7 @@ class SVI(pyro.infer.SVI):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        check_parts(model, guide, optim, loss)
+        check_parts("pyro_ngvi", model, guide, optim, loss)
         check_curvature_of(optim, loss)
         super().__init__(model, guide, optim, loss, *args, **kwargs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 
 import numpy as np
@@ -165,6 +166,59 @@ def test_a_step_that_is_skipped_is_warned_of_once_numpyro():
             warnings.simplefilter("error")
             float(svi.step(y))
             svi.step(y)
+
+
+# -- calls of a result ----------------------------------------------------------------
+
+
+ERRORS = TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError
+
+
+def line(ppl):
+    def model(x, y=None):
+        slope = ppl.sample("slope", ppl.dist.Normal(ppl.np.zeros(2), 2.0).to_event(1))
+        with ppl.plate("rows", len(x)):
+            ppl.sample("y", ppl.dist.Normal(x @ slope, 1.0), obs=y)
+
+    return model
+
+
+def test_calls_of_a_result_name_the_argument(ppl):
+    x, y = ppl.array(np.random.default_rng(0).normal(size=(6, 2))), ppl.array(np.arange(6.0))
+    result = ppl.fit(line(ppl), x, y, effort="quick")
+    for call, words in (
+        (lambda: result.summary(0.95), "var_names= has 0.95; the latent sites are 'slope'"),
+        (lambda: result.to_arviz("slope"), "num_samples must be an integer"),
+        (lambda: result.to_arviz(prior="yes"), "prior must be True or False"),
+        (lambda: result.predictive(x[:, :1]), r"argument 0 is \w+ of shape \(6, 1\), and was"),
+        (lambda: result.predictive(x, samples=10), "Is num_samples= meant"),
+        (lambda: result.update(x[:, :1], y), r"of shape \(6, 1\), and was \w+ of shape \(6, 2"),
+        (lambda: result.update(x, y, tolerance=0.1), "Options of update are none"),
+        (lambda: result.without(np.ones(6, bool)), r"got an array of shape \(6,\); for a mask"),
+        (lambda: result.without(range(6)), "leaves no row"),
+        (lambda: result.sample_groups(5), r"sample_groups\(num_samples=5\)"),
+        (lambda: result.nuts(cores=4), "a pass evaluates all chains"),
+        (lambda: result.rhat, "write result.diagnostics"),
+    ):
+        with pytest.raises(ERRORS) as told:
+            call()
+        assert re.search(words, " ".join([str(told.value), *getattr(told.value, "__notes__", ())]))
+
+
+def test_what_fit_is_given_in_the_place_of_a_model_or_guide_is_named(ppl, tmp_path):
+    x, y = ppl.array(np.ones((6, 2))), ppl.array(np.arange(6.0))
+    model, location = line(ppl), models.location(ppl)
+    density = ppl.package.fit_density
+    for call, words in (
+        (lambda: ppl.fit(ppl.guide(model), x, y), "model is a guide"),
+        (lambda: ppl.fit(model, x, y, guide=ppl.guide(location)), "made for the model "),
+        (lambda: ppl.fit(model, x[:0], y[:0]), "a plate without elements.*at plate 'rows'"),
+        (lambda: density(ppl.dist.Normal(0.0, 1.0), 1), "log_density must be a function such as"),
+        (lambda: density(lambda v: v, 1, y, effort="quick"), "too many positional"),
+    ):
+        with pytest.raises(ERRORS) as told:
+            call()
+        assert re.search(words, " ".join([str(told.value), *getattr(told.value, "__notes__", ())]))
 
 
 # -- changes between calls ------------------------------------------------------------

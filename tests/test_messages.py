@@ -35,6 +35,12 @@ def normal(ppl, name="mu", loc=0.0, scale=1.0):
     return ppl.sample(name, ppl.dist.Normal(ppl.array(loc), scale))
 
 
+def of_other_package(ppl):
+    """A guide whose class says that it is the other package's."""
+    other = "pyro_ngvi" if ppl.is_numpyro else "numpyro_ngvi"
+    return type("Guide", (), {"__module__": f"{other}.guide", "__call__": lambda self: None})()
+
+
 def observing(ppl, data, shape=(3,), event_dim=0):
     """A model whose data have a distribution of this shape."""
 
@@ -273,6 +279,9 @@ MISTAKES = {
     "result.posterior_of(0)": "optimum must be one of result.optima, got 0",
     "result.save(3)": "path must be the path of a file.*got 3",
     "result['weights']": r"write result.sample\(1000\)\['weights'\]",
+    "package.SVI(model, of_other_package(ppl), ppl.optimiser(), ppl.elbo())": (
+        "must all be of .*_ngvi, and one is of the other"
+    ),
     "package.SVI(len, print, ppl.optimiser(), 'elbo')": (
         r"loss must be an object such as NaturalELBO\(\), got 'elbo'"
     ),
@@ -336,9 +345,9 @@ MISTAKES = {
         "of a Mixture must be a family without coordinates"
     ),
     # -- batches
-    "ppl.fit(model, batches='data.csv')": "batches must be an iterable of batches, got 'data.csv'",
+    "ppl.fit(model, batches='data.csv')": "batches must be an iterable of batches.*Got 'data.csv'",
     "ppl.fit(model, batches=np.zeros((3, 2)))": "batches must be an iterable.*not an array",
-    "ppl.fit(model, batches=(ppl.array([[1.0]]), y))": r"got one batch, it seems: write \[",
+    "ppl.fit(model, batches=(ppl.array([[1.0]]), y))": r"or one batch: write a DataLoader or \[",
     "ppl.fit(model, batches=iter([(y,)]))": "only once.*function that makes it",
     "ppl.fit(model, batches=[])": "holds none",
     # -- data
@@ -371,7 +380,7 @@ MISTAKES = {
     ),
     "linear(ppl, column, y)": "counts several times",
     "linear(ppl, y, column)": r"'y' has data of shape \(3, 1\).*y\[:, 0\] for",
-    "package.fit_density('x', 3)": "log_density must be a function of a vector, .*got 'x'",
+    "package.fit_density('x', 3)": "log_density must be a function such as .*got 'x'",
     "package.fit_density(len, 2.5)": "dim must be an integer",
     "package.fit_density(lambda theta: theta, 2)": r"must give a scalar .*\(2,\), such as a sum",
     "package.fit_density(lambda theta: None, 2)": "must give a scalar .*got None",

@@ -5,14 +5,44 @@ The packages' ``elbo`` draw the points, evaluate them, and make a gradient of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from ngvi._door import not_made
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag
 from ngvi.estimators.choice import check_curvature, choose, cost_of_step
 from ngvi.estimators.table import EstimateCost
+
+
+class WatchedLosses:
+    """The losses of a run, which warns once if they explode though they are finite."""
+
+    #: Size of a loss beyond which it explodes, in sizes of the first step's.
+    most: ClassVar[float] = 100.0
+    #: Steps with such a loss, less those with others.
+    num_steps: ClassVar[int] = 3
+
+    def __init__(self) -> None:
+        self._size, self._num_beyond = math.nan, 0
+
+    def seen(self, loss: float) -> float:
+        """Take note of the loss of the next step, in nats, and return it."""
+        if not math.isfinite(loss):
+            return loss
+        if math.isnan(self._size):
+            self._size = max(abs(loss), 1.0)
+        is_beyond = loss > self.most * self._size
+        self._num_beyond = max(0, self._num_beyond + (1 if is_beyond else -1))
+        if self._num_beyond == self.num_steps:
+            warn(
+                f"The loss explodes: it was {self._size:,.3g} nats at the first step, and is "
+                f"{loss:,.3g}. Write BLR() without a step size; for a network IVON(), "
+                "NaturalELBO(1, 'stein') and NaturalGaussianGuide(model, 'diagonal')."
+            )
+            self._size = math.inf  # once is enough
+        return loss
 
 
 class NaturalELBO:

@@ -94,6 +94,7 @@ class NaturalGaussianGuide:
         self, model: Any, family: Any, init_scale: Any, sticking_the_landing: Any
     ) -> None:
         check_model(model)
+        self._model_name = getattr(model, "__qualname__", type(model).__name__)
         self._requested_scale = init_scale
         if init_scale is not None:
             self._requested_scale = check_finite(init_scale, "init_scale")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ngvi import errors
-from ngvi._door import as_written, written_here
+from ngvi._door import ELSEWHERE, as_written, written_here
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference.options import EFFORTS, FitOptions
 from ngvi.inference.tells import signature_of
@@ -104,21 +104,13 @@ def _check_fields(value: Any, name: str) -> None:
 
 def check_batches(value: Any, name: str) -> Any:
     """Check an iterable of batches, or None."""
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    parts = value if isinstance(value, (tuple, list)) else ()
+    is_one = len({len(getattr(one, "shape", ())) for one in parts}) > 1
+    if is_one or hasattr(value, "dtype") or isinstance(value, (str, bytes, int, float)):
         raise TypeError(
-            f"{name} must be an iterable of batches, not an array: write a DataLoader or a list of "
-            "the model's arguments, [(X1, y1), (X2, y2)]."
+            f"{name} must be an iterable of batches, not an array or one batch: write a DataLoader "
+            f"or [(X1, y1), (X2, y2)]. Got {errors.shown(value)}."
         )
-    if (
-        isinstance(value, (tuple, list))
-        and len({len(getattr(one, "shape", ())) for one in value}) > 1
-    ):
-        raise TypeError(
-            f"{name} must be an iterable of batches, got one batch, it seems: write [(X1, y1), "
-            "(X2, y2)]; or fit(model, X, y) for data that fit the memory."
-        )
-    if isinstance(value, (str, bytes, int, float)):
-        raise TypeError(f"{name} must be an iterable of batches, got {value!r}.")
     return value
 
 
@@ -256,13 +248,16 @@ class ModelCall:
 
     def _meant(self, name: str, of_model: list[str]) -> str:
         """Return what to write in the place of a keyword that nobody has."""
-        if habit := written_here("fit", name.lower()):
+        word = name.lower()
+        if habit := written_here(self.name, word):
             return f"There is {self.seed if habit == SEED else habit}."
+        known = [one for one in self.options if word in ELSEWHERE["any"].get(one, "").split()]
         lower = {one.lower(): one for one in of_model}
-        near = self._near(name) or difflib.get_close_matches(name.lower(), lower, 1)
+        near = known or self._near(name) or difflib.get_close_matches(word, lower, 1)
         if near:
             return f"Is {lower.get(near[0], near[0])}= meant?"
-        return f"Options of {self.name} are {', '.join(f'{one}=' for one in self.options)}."
+        options = ", ".join(f"{one}=" for one in self.options) or "none"
+        return f"Options of {self.name} are {options}."
 
 
 def check_predictive(
@@ -273,11 +268,11 @@ def check_predictive(
     :param of_fit: the model's arguments by place in the fit.
     :raises TypeError: saying what to write.
     """
-    is_number = len(args) == 1 and isinstance(args[0], int)
+    name, is_number = predictive.__name__, len(args) == 1 and isinstance(args[0], int)
     if is_number and not (of_fit and isinstance(of_fit[0], int)):
         raise TypeError(
-            f"predictive takes the model's arguments, and the first of them is {args[0]!r}: for so "
-            f"many draws write predictive(num_samples={args[0]!r})."
+            f"{name} takes the model's arguments, and the first of them is {args[0]!r}: for so "
+            f"many draws write {name}(num_samples={args[0]!r})."
         )
     if args or kwargs:
         ModelCall(predictive, model, args, kwargs, "rng_key= in NumPyro").check()

@@ -44,6 +44,7 @@ from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import NOT_CONVERGED, Ending, Outcome
 from ngvi.inference.verdict.validation import height
+from ngvi.latents.local_blocks import NoLocalsError
 
 
 class FitCall:
@@ -161,7 +162,11 @@ class FitCall:
         make_guide = guide_maker(self.guide_type, given.family, given.init)
         try:
             ready = self.set_up(given.guide, make_guide, self.model, given.curvature)
-        except TypeError as error:
+        except Exception as error:
+            own = getattr(self.model, "__qualname__", type(self.model).__name__)
+            of_guide = getattr(given.guide, "_model_name", own)
+            if of_guide != own:
+                error.add_note(f"guide= was made for the model {of_guide}, and fit has {own}.")
             self.model_call.explain(error)
             raise
         check_size(self.ppl.gaussians(ready.guide), given.family, given.guide, self.request.init)
@@ -193,7 +198,10 @@ class FitCall:
         makes = guide_maker(self.guide_type, given.family, given.init)
         if self.reparametrize and saved.meta["guide"]["name"] == self.mode_centred_guide.__name__:
             makes = self._guide_by_modes
-        found = kind._files.result(kind, saved, self.model, run, given.guide, makes)
+        try:
+            found = kind._files.result(kind, saved, self.model, run, given.guide, makes)
+        except NoLocalsError as error:
+            raise ValueError(f"The checkpoint is of another model: {error}") from error
         self.given = dataclasses.replace(given, init=found)
         self.reparametrize = False  # as with init=
 

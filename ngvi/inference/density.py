@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ngvi.errors import check_count, shown
+from ngvi.errors import check_count, check_function, shown
 
 
 class DensityModel:
@@ -24,9 +24,8 @@ class DensityModel:
     """
 
     def __init__(self, log_density: Callable, dim: int, ppl: str) -> None:
-        if not callable(log_density) or isinstance(log_density, type):
-            example = "a function of a vector, such as lambda theta: -0.5 * (theta**2).sum()"
-            raise TypeError(f"log_density must be {example}, got {shown(log_density)}.")
+        example = "lambda theta: -0.5 * (theta**2).sum()"
+        check_function(log_density, "log_density", example, not hasattr(log_density, "log_prob"))
         self.log_density, self.dim, self.ppl = log_density, check_count(dim, "dim"), ppl
 
     def __call__(self) -> Any:

@@ -68,11 +68,9 @@ class Starts:
     @functools.cached_property
     def prior(self) -> Prior | None:
         """The model's, or None if it cannot be sampled."""
-        if self.problem.objective.is_subsampled:
-            return None
         count = self.options.starts.num_points
         draws, self.outside = self.problem.objective.prior(self.rng, count)
-        if draws is None:
+        if draws is None or self.problem.objective.is_subsampled:
             return None
         draws = draws[np.isfinite(draws).all(1)]
         if len(draws) < count // 2:
@@ -204,6 +202,7 @@ class Starts:
         A log density that is NaN is so in the box as well, where nothing overflows. The latent is
         the one whose draws tell best.
         """
+        _ = self.prior  # which effort="quick" and minibatches have not asked for
         what = max(self.outside, key=self.outside.__getitem__, default="")
         if what and self.outside[what] > 1 - LEVELS.confidence:
             return (

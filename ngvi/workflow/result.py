@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ngvi._lock import Cached
-from ngvi.errors import check_count
+from ngvi.errors import check_count, check_flag
 from ngvi.inference.arguments import AUTO, GAUSSIAN, WHO, ModelCall, check_predictive, check_word
 from ngvi.inference.draws import drawn
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
@@ -64,9 +64,8 @@ class FitResult(Fitted):
         """
         num_samples = check_count(num_samples, "num_samples")
         key = self._ppl.key(self, SAMPLE, **options)
-        if (latents := self._latents(num_samples, key)) is not None:
-            return self._ppl.at(self, latents)
-        return self._ppl.draws(self, num_samples, key)
+        latents, ppl = self._latents(num_samples, key), self._ppl
+        return ppl.draws(self, num_samples, key) if latents is None else ppl.at(self, latents)
 
     def _latents(self, count: int, key: Any) -> np.ndarray | None:
         """Return as many of the latent vectors that are held; None of the Gaussian's."""
@@ -140,8 +139,8 @@ class FitResult(Fitted):
             none, or the model has other globals with their data.
         """
         num_samples, key = check_count(num_samples, "num_samples"), self._key(GROUPS, kwargs)
-        new = guide_for_groups(self)
-        return self._ppl.group_draws(self, new, num_samples, (args, kwargs), key)
+        check_predictive(self.sample_groups, self.model, args, kwargs, self.args)
+        return self._ppl.group_draws(self, guide_for_groups(self), num_samples, (args, kwargs), key)
 
     def _key(self, purpose: int, kwargs: dict[str, Any]) -> Any:
         """Take the options of a random key out of the model's keyword arguments."""
@@ -258,6 +257,8 @@ class FitResult(Fitted):
         :raises ValueError: for labels or names that fit no axis.
         """
         wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
+        wanted = {name: check_flag(value, name) for name, value in wanted.items()}
+        num_samples = check_count(num_samples, "num_samples")
         say_price(self, "to_arviz", num_samples * sum(wanted.values()))
         return chains.for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi._foreign import other_shapes
 from ngvi._warn import warn
 from ngvi.families.draws import noise_dim
 from ngvi.families.gaussian import centred
@@ -101,9 +102,11 @@ def updated(result: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if beyond and not ppl.out_of_bounds(result):  # or it may be meant
             raise IndexError(beyond)
     except Exception as error:
+        why = str(error).partition("\nTrace Shapes")[0]
+        shapes = other_shapes((args, kwargs), (result.args, result.kwargs))
         raise ValueError(
-            f"update() runs the model with the new rows, and it does not run: {error}\nGive rows "
-            "like those of the fit, and of known groups."
+            f"update() runs the model with the new rows, and it does not run: {why}\nGive rows "
+            f"like those of the fit, and of known groups. {shapes}"
         ) from error
     before = _shapes(result)
     check_shapes(before, shapes)
@@ -133,6 +136,8 @@ def left_out(result: Any, rows: Any, plate: str | None) -> Any:
     with of_rows(result, plate, "without") as (known, units):
         numbers = units.numbers(rows)
         elements = np.flatnonzero(np.isin(units.of_element, numbers))
+        if len(numbers) == units.count:
+            raise ValueError("without() leaves no row: the posterior is then the prior.")
         names = ", ".join(units.label(int(row)) for row in numbers[: DEFAULTS.num_shown])
     new = result._with_fields(change=fewer(result, elements))
     return climbed(new, result, known.q, f"without({names})")

@@ -58,7 +58,7 @@ def _names(asked: Any, known: Collection[str]) -> list[str]:
     """Return the names of the sites that are asked for, all by default."""
     if asked is None:
         return list(known)
-    names = [asked] if isinstance(asked, str) else list(asked)
+    names = [asked] if isinstance(asked, str) or not np.iterable(asked) else list(asked)
     if unknown := [name for name in names if name not in known]:
         listed = ", ".join(map(repr, known))
         raise ValueError(f"var_names= has {unknown[0]!r}; the latent sites are {listed}.")

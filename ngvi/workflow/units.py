@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ngvi.errors import shown
 from ngvi.latents.layout import Plate, Site
 from ngvi.workflow.rows import ObservedRows, RowSite
 
@@ -51,8 +52,8 @@ class Units:
             known = np.empty(0)
         if known.dtype.kind not in "iu" or ((known < 0) | (known >= self.count)).any():
             raise ValueError(
-                f"rows must be numbers of rows from 0 to {self.count - 1}, got {given!r}; for a "
-                "mask, np.flatnonzero(mask)."
+                f"rows must be numbers of rows from 0 to {self.count - 1}, got {shown(given)}; for "
+                "a mask, np.flatnonzero(mask)."
             )
         return known
 

@@ -49,7 +49,7 @@ class CheckedSites(handlers.block):
             checks.check_observed(site["name"], site, is_array, way_out)
             if self.hides_data:
                 site["fn"] = site["fn"].mask(False)
-        elif _is_discrete(site):
+        elif site["type"] == "sample" and site["fn"].support.is_discrete:
             checks.refuse_discrete(site["name"], "handlers.block")
 
 
@@ -85,19 +85,12 @@ def check_svi(guide: Any, posterior: dict[str, Any]) -> None:
         warn_of_optimiser("The optimiser" if name == "_NumPyroOptim" else name)
 
 
-def _is_discrete(site: dict[str, Any]) -> bool:
-    """Say whether a site is a discrete latent."""
-    is_latent = site["type"] == "sample" and not site["is_observed"]
-    return is_latent and site["fn"].support.is_discrete
-
-
 def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:
     """See :func:`ngvi.guide.layout.subsampled_latents`."""
-
-    def full_size(frame: Any) -> int:
-        return trace[frame.name]["args"][0] if frame.name in trace else frame.size
-
-    return layout.subsampled_latents(_latent_sites(trace), full_size)
+    return layout.subsampled_latents(
+        _latent_sites(trace),
+        lambda frame: trace[frame.name]["args"][0] if frame.name in trace else frame.size,
+    )
 
 
 def _run(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:

@@ -59,12 +59,13 @@ def predictions(
     else:
         _check_indices(model, found, of_fit, run)
     keys = jax.random.split(key)
-    if new is None and result._latents(num_samples, keys[0]) is None:
-        return replayed(model, result.guide, dict(result.params), num_samples, run, key)
-    draws = result.sample(num_samples, rng_key=keys[0]).items()
-    draws = {name: value for name, value in draws if name in names}
-    new = new or NewGroups({}, {})
-    return predicted(model, new, not_gaussian(result.params), draws, run, keys[1])
+    with note_foreign_arguments(*run, "jnp.asarray", of_fit=of_fit):
+        if new is None and result._latents(num_samples, keys[0]) is None:
+            return replayed(model, result.guide, dict(result.params), num_samples, run, key)
+        draws = result.sample(num_samples, rng_key=keys[0]).items()
+        draws = {name: value for name, value in draws if name in names}
+        new = new or NewGroups({}, {})
+        return predicted(model, new, not_gaussian(result.params), draws, run, keys[1])
 
 
 def replayed(
@@ -83,8 +84,7 @@ def replayed(
         return Predictive(model, **options)(key, *args, **kwargs)
 
     arguments = Arguments(*as_jax(run))
-    with note_foreign_arguments(*run, "jnp.asarray"):
-        return arguments.call(compiled(predictive), key, params)
+    return arguments.call(compiled(predictive), key, params)
 
 
 def predicted(

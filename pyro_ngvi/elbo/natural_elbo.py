@@ -75,6 +75,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         super().__init__(num_particles=num_particles, max_plate_nesting=max_plate_nesting)
         self.vectorize_particles = vectorize_particles
         self._set_up: _SetUp | None = None
+        self._losses = elbo.WatchedLosses()
 
     #: True if it gives guides the values of conjugate sites.
     gives_conjugate_sites = True
@@ -105,7 +106,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         loss, number = self._loss(model, guide, args, kwargs)
         if loss.requires_grad:
             loss.backward(retain_graph=self.retain_graph)
-        return float(loss.detach()) if number is None else number
+        return self._losses.seen(float(loss.detach()) if number is None else number)
 
     def differentiable_loss(
         self, model: Callable, guide: Callable, *args: Any, **kwargs: Any
@@ -187,6 +188,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             # Random numbers of its own, so that a run resumed from a checkpoint goes on as it was.
             with torch.enable_grad(), repeatable_noise():
                 self._set_up = self._new_set_up(model, guide, args, kwargs)
+            self._losses = elbo.WatchedLosses()
         return self._set_up
 
     def _new_set_up(self, model: Callable, guide: Callable, args: tuple, kwargs: dict) -> _SetUp:

@@ -60,6 +60,8 @@ def check_sites(trace: poutine.Trace) -> None:
     for name, site in latents:
         if site["fn"].support.is_discrete:
             checks.refuse_discrete(name, "poutine.block")
+        if not isinstance(site["value"], Tensor):
+            raise TypeError(f"init_loc_fn= gives site '{name}' no tensor: write torch.tensor(...).")
     if not any(site["value"].numel() for _, site in latents):
         prior = "to_pyro_module_(network), and a PyroSample for each of its weights"
         names = [name for name, _ in sites]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -114,7 +113,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
         check_gradients("The first call of a guide", "Later calls and draws")
         check_svi(self)
         with note_foreign_arguments(
-            args, kwargs, "torch.as_tensor", (np.ndarray,), str(torch.get_default_dtype())
+            args, kwargs, "torch.as_tensor", str(torch.get_default_dtype())
         ):
             trace = first_trace(self, args, kwargs)
         self._check_trace(trace)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
@@ -50,7 +49,7 @@ def predictions(
     """
     model, names = result.model, latent_names(result)
     own = str(torch.get_default_dtype())
-    with note_foreign_arguments(*run, "torch.as_tensor", (np.ndarray,), own):
+    with note_foreign_arguments(*run, "torch.as_tensor", own, of_fit):
         fitted, found = _sites(model, names, *of_fit), _sites(model, names, *run)
         new = new_groups(asked, fitted, found)
         if run is of_fit:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -61,9 +60,7 @@ def set_up(
         without_densities=_WithoutDensities(),
         arguments=lambda: as_numpy((args, kwargs)),
     )
-    with note_foreign_arguments(
-        args, kwargs, "torch.as_tensor", (np.ndarray,), str(torch.get_default_dtype())
-    ):
+    with note_foreign_arguments(args, kwargs, "torch.as_tensor", str(torch.get_default_dtype())):
         try:
             found = shared.ready(model, guide, starts, at, parts)
         except InvalidStartError as error:

@@ -24,12 +24,12 @@ def latent(ppl, name, *shape):
     return ppl.sample(name, ppl.dist.Normal(zeros, 1.0).to_event(len(shape)))
 
 
-def network(ppl, is_hidden):
+def network(ppl, is_hidden, noise=1.0):
     def model(x, y):
         w, b = latent(ppl, "w", 3, 4), latent(ppl, "b", 4)
         out = (x @ w + b) ** 2 @ latent(ppl, "v", 4) if is_hidden else (x @ w + b)[:, 0]
         with ppl.plate("rows", 64, subsample_size=len(x)):
-            ppl.sample("y", ppl.dist.Normal(out, 1.0), obs=y)
+            ppl.sample("y", ppl.dist.Normal(out, noise), obs=y)
 
     return model
 
@@ -43,7 +43,7 @@ def regression(ppl):
     return model
 
 
-def plain(ppl, model, guide):
+def plain(ppl, model, guide, optim=None):
     options = {}
     if ppl.is_numpyro:
         import jax
@@ -51,7 +51,7 @@ def plain(ppl, model, guide):
         options["rng_key"] = jax.random.key(0)
     ppl.forget()
     package = ppl.package
-    return package.SVI(model, guide, package.BLR(), package.NaturalELBO(), **options)
+    return package.SVI(model, guide, optim or package.BLR(), package.NaturalELBO(), **options)
 
 
 def said(ppl, model, sizes, *options):
@@ -79,3 +79,18 @@ def test_a_plate_without_its_size_is_named_once_when_its_rows_change(ppl):
     assert "Plate 'rows' has 10 rows and had 16" in words[0]
     assert "subsample_size=len(x)" in words[0]
     assert not said(ppl, regression(ppl), [16, 16])
+
+
+def test_a_loss_that_explodes_is_said_and_one_that_falls_is_not(ppl):
+    model, rng = network(ppl, True, 0.02), np.random.default_rng(0)
+    for step_size, is_said in ((0.5, True), (None, False)):
+        optim = ppl.optimiser("BLR", step_size)
+        svi = plain(ppl, model, ppl.package.NaturalGaussianGuide(model, "full"), optim)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(12):
+                rows = rng.integers(0, 64, 16)
+                loss = svi.step(ppl.array(X[rows]), ppl.array(X[rows, 0]))
+                float(loss)
+        words = [str(one.message) for one in caught if "explodes" in str(one.message)]
+        assert len(words) == is_said

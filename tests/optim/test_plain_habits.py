@@ -28,6 +28,8 @@ TORCH = [
     ("initial_hess(p(), loss())", "losses must be several, of a minibatch each"),
     ("initial_hess(p(), loss)", "losses must be several, of a minibatch each"),
     ("IVON(p(), ess=9).load_state_dict(torch.optim.AdamW(p()).state_dict())", "of another optim"),
+    ("IVON(p(), ess=9).predict(data[0], network)", "network must be a function such as a module"),
+    ("example_gradients(loss, network, *data)", "network must be a function such as a module"),
     ("example_gradients(network, loss, *data)", "call network.eval.*, take GroupNorm, or take IVO"),
 ]
 

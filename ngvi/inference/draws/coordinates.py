@@ -11,6 +11,7 @@ other as far as it can, from half of the chains. The other half judges it, by th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -98,8 +99,9 @@ class Coordinates(NamedTuple):
         return self._changed(change, _moments(slopes))
 
     def _changed(self, change: np.ndarray, of_slopes: np.ndarray) -> tuple[Coordinates, float]:
-        longer = np.sqrt(_largest(of_slopes) / _largest(change.T @ of_slopes @ change))
-        return Coordinates(self.centre, self.scale @ change), float(longer)
+        before, after = _largest(of_slopes), _largest(change.T @ of_slopes @ change)
+        longer = math.sqrt(before / after) if after > 0 else 1.0  # a density that is flat
+        return Coordinates(self.centre, self.scale @ change), longer
 
     def _rescaled(self, squares: np.ndarray, curvatures: np.ndarray) -> tuple[Coordinates, float]:
         is_known = (squares > 0) & (curvatures > 0)

@@ -13,7 +13,7 @@ import optax
 
 from ngvi._door import door
 from ngvi._warn import warn
-from ngvi.errors import check_count, check_key, shown
+from ngvi.errors import check_count, check_function, check_key
 from ngvi.networks.equations import IvonEquations, check_hess_init, check_ivon
 
 Schedule = Callable[[jax.Array], jax.Array]
@@ -134,8 +134,7 @@ def predict(
     :return: with an axis of draws before those of each output.
     :raises TypeError: as :func:`sample`, and so the ``ValueError``.
     """
-    if not callable(network):
-        raise TypeError(f"network must be a function of weights and inputs, got {shown(network)}.")
+    check_function(network, "network", "network.apply, of weights and inputs")
     keys = jax.random.split(check_key(key, "key"), check_count(n, "n"))
     return jax.lax.map(lambda key: network(sample(state, key, params), x), keys)
 

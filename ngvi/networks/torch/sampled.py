@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi._warn import warn
-from ngvi.errors import check_count
+from ngvi.errors import check_count, check_function
 from ngvi.networks.torch.options import GroupedOptimizer, evaluating, own_groups, trained
 from ngvi.networks.torch.vectors import TrainedWeights, Vector, alike, largest_of, state_dtype
 
@@ -90,6 +90,7 @@ class SampledOptimizer(GroupedOptimizer):
         :param n: the number of draws.
         :return: without gradients, with an axis of draws before those of an output.
         """
+        check_function(network, "network", "a module, of inputs")
         outputs = []
         for _ in range(check_count(n, "n")):
             with self.sampled_params(), evaluating(network):

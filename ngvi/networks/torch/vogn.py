@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ngvi._docs import shared_doc
+from ngvi.errors import check_function
 from ngvi.networks.equations import VognEquations
 from ngvi.networks.torch.options import GroupedOptimizer
 from ngvi.networks.torch.sampled import SampledOptimizer, Tensors
@@ -116,6 +117,8 @@ def example_gradients(
     :raises ValueError: for batch normalisation that is not in evaluation mode.
     :raises RuntimeError: by ``torch.func``, for a network whose examples see each other.
     """
+    is_module = isinstance(network, torch.nn.Module)
+    check_function(network, "network", "a module of torch, the first argument", is_module)
     for name, module in network.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             raise ValueError(
