@@ -521,6 +521,7 @@ def test_a_part_of_the_posterior_at_other_optima_is_told(pyro_backend):
     with pytest.warns(UserWarning, match=r"doubtful: other optima hold about 31 %"):
         corrected = fitted.with_draws("corrected")
     assert "draws doubtful" in str(corrected) and "other optima hold" in str(fitted)
+    assert "limits are of this one alone" in " ".join(str(corrected).split())
 
 
 def test_a_method_that_cannot_be_is_refused_before_the_fit(ppl):

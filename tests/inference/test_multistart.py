@@ -150,7 +150,7 @@ def test_modes_of_the_same_height_count_as_one_and_each_is_named():
     target.noise_dim += 1  # as of a mixture, which is all of the posterior
     assert [one.weight for one in found_optima(outcome, target.problem())] == [1.0, 0.0]
     said = in_words(outcome, dict, 0.05, 100)
-    assert "optima of the same bound elsewhere" in said
+    assert "optima of the same bound elsewhere" in said and "an angle goes round: " in said
     assert "holds 1/2 of the posterior at most" in said and "led to it or to these" in said
 
 

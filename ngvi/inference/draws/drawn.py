@@ -389,6 +389,7 @@ def unseen(result: Any) -> str:
         said.append(result.change.in_words())
     if share >= 1.0 - LEVELS.confidence:
         said.append(
-            f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds"
+            f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds, and "
+            "limits are of this one alone"
         )
     return "; ".join(said)

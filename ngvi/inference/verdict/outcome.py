@@ -282,8 +282,8 @@ def _images(optimum: Optimum) -> str:
     """Say that optima of the same bound are elsewhere, if so."""
     number = len(optimum.images)
     words = (
-        f"optima of the same bound elsewhere, as where labels or signs change places: {number}, so "
-        f"that this one holds 1/{number + 1} of the posterior at most"
+        "optima of the same bound elsewhere, as where labels or signs change places or an angle "
+        f"goes round: {number}, so that this one holds 1/{number + 1} of the posterior at most"
     )
     return words if number else ""
 
