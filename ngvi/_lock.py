@@ -12,7 +12,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 _lock = threading.RLock()
 _depth = 0  # of calls, each in another
@@ -20,6 +20,7 @@ _remembering: list[Callable[[], Callable[[], object]]] = []
 _restoring: list[Callable[[], object]] = []
 
 Function = TypeVar("Function", bound=Callable)
+Value = TypeVar("Value")
 
 
 def serialised(function: Function) -> Function:
@@ -47,14 +48,15 @@ def serialised(function: Function) -> Function:
     return waiting  # type: ignore[return-value]
 
 
-class Cached(functools.cached_property):
+class Cached(functools.cached_property[Value]):
     """A property that is computed once, by one thread at a time.
 
     Before Python 3.12 a cached property has a lock of its own: who waited for ours inside of that,
     and who came the other way, would wait for each other for ever.
     """
 
-    __get__ = serialised(functools.cached_property.__get__)
+    if not TYPE_CHECKING:  # which knows its type
+        __get__ = serialised(functools.cached_property.__get__)
 
 
 def as_now() -> Callable[[], None]:
