@@ -102,7 +102,10 @@ class ReparametrizedGaussianGuide:
         self._reparametrization = self._map_of(blocks, start, self.order)
         if (other := self._start_of_another) is not None:
             if len(other) != len(start):
-                raise ValueError(f"Locals of {len(start)} latents cannot begin at {len(other)}.")
+                raise ValueError(
+                    f"The result is of another model: its locals begin at {len(other)} latents, "
+                    f"and there are {len(start)} here."
+                )
             self._reparametrization.start = self._own_vector(other)
         self._begin_at(*self._modes_at_start())
         if self._requested_family is not None:

@@ -100,6 +100,7 @@ def for_arviz(
     :param attrs: of the group ``posterior``, besides.
     :param own: further groups.
     """
+    result._warn_if_stale()
     groups, left_out = result._ppl.groups(result, draws, wanted)
     known = arviz.constant_data(result.model, result.args, result.kwargs, groups.observed)
     posterior = {name: to_numpy(value) for name, value in draws.items()}

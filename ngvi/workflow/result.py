@@ -115,9 +115,7 @@ class FitResult(Fitted):
         say_price(self, "predictive", num_samples)
         of_fit = self.args, self.kwargs
         run = (args, kwargs) if args or kwargs else of_fit
-        if self.validation is not None and np.isfinite(self.validation.height):
-            with self._at_model():  # which warns if it is another one than at the fit
-                pass
+        self._warn_if_stale()
         found = self._ppl.predictions(self, new_groups, of_fit, run, num_samples, key)
         return {name: value for name, value in found.items() if np.prod(value.shape[1:])}
 
@@ -380,6 +378,12 @@ class FitResult(Fitted):
             and as :meth:`sites`.
         """
         return left_out(self, rows, plate)
+
+    def _warn_if_stale(self) -> None:
+        """Warn if the model is another one than at the fit, where that is known."""
+        if self.validation is not None and np.isfinite(self.validation.height):
+            with self._at_model():
+                pass
 
     @contextlib.contextmanager
     def _at_model(self) -> Iterator[tuple[Problem, Any]]:

@@ -19,6 +19,7 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 
 from ngvi.inference.change import Change
 from ngvi.inference.estimate import State
@@ -158,7 +159,10 @@ def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> 
 
 
 def is_part(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
-    """Return whether the rows of one data set stand in the other, in their order and not by chance.
+    """Return whether rows of one data set stand in the other, and not by chance.
+
+    So do more of the rows that the other has once than new ones would be, and all rows in their
+    order.
 
     :param one: arrays by name; those with as many rows as most observations are compared.
     """
@@ -171,8 +175,13 @@ def is_part(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     ]
     _, numbers = np.unique(np.concatenate(tables), axis=0, return_inverse=True)
     few, many = np.split(numbers.ravel(), [count := len(tables[0])])
+    seen = np.bincount(many, minlength=numbers.max() + 1)
+    # A new row is one of those that are there once with about this probability (Good, 1953).
+    chance = min(1.0, 2 * (np.sum(seen == 2) + 1) / len(many))
+    if binom.sf(np.sum(seen[few] == 1) - 1, count, chance) <= LEVELS.tiny**2:
+        return True
     # Rows like these, drawn anew, would stand there somewhere with this probability.
-    parts = np.bincount(many, minlength=numbers.max() + 1)[few] / len(many)
+    parts = seen[few] / len(many)
     if (parts == 0).any() or len(many) * np.prod(parts) > LEVELS.tiny:
         return False
     windows = np.flatnonzero(many[: len(many) - count + 1] == few[0])

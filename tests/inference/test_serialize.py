@@ -100,6 +100,9 @@ def test_locals_by_their_modes_expand_about_the_same_point(ppl, tmp_path):
             ppl.lib.set_rng_seed(1)
         draws.append(ppl.numpy(each.sample(3)["effect"]))
     np.testing.assert_allclose(*draws, rtol=1e-12)
+    one.guide._reparametrization.start = ppl.array(np.zeros(5))
+    with pytest.raises(ValueError, match="another model: its locals begin at 5 .* 4 here"):
+        loaded(ppl, one, tmp_path / "file")
 
 
 def test_another_model_is_refused(ppl, tmp_path):

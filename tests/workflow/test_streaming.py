@@ -82,6 +82,10 @@ def test_ten_batches_of_a_regression_are_nearly_a_fit_of_all_rows():
         assert is_part(again, {"X": X, "y": y}) and is_part({"X": X, "y": y}, again)
         assert not is_part(again, {"X": X[:500], "y": y[:500]})
         assert not is_part({"y": y[rows][:5]}, {"y": y})
+        some_again = {k: np.concatenate([v[::-5], v + 7.0]) for k, v in again.items()}
+        assert is_part(some_again, {"X": X, "y": y})  # in another order, among new ones
+        ages = {"age": rng.integers(20, 80, 100), "y": rng.integers(0, 2, 100)}
+        assert not is_part({k: rng.permutation(v)[:40] for k, v in ages.items()}, ages)
         with pytest.warns(UserWarning, match="counts them twice"):
             some.update(ppl.array(X[rows]), ppl.array(y[rows]))
 
