@@ -1,8 +1,9 @@
-"""Chains of NUTS that go on from a result, and draws of either kind for ArviZ."""
+"""Chains of NUTS that go on from a result, draws for ArviZ, and whether the model has changed."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -16,8 +17,12 @@ from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN
 from ngvi.inference.draws import nuts
 from ngvi.inference.draws.drawn import check_density
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
+from ngvi.inference.estimate import State
+from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
+from ngvi.inference.problem import Problem
 from ngvi.inference.tells import unhandled
+from ngvi.inference.verdict.validation import height
 from ngvi.workflow import arviz
 
 
@@ -100,7 +105,7 @@ def for_arviz(
     :param attrs: of the group ``posterior``, besides.
     :param own: further groups.
     """
-    result._warn_if_stale()
+    warn_if_other(result)
     groups, left_out = result._ppl.groups(result, draws, wanted)
     known = arviz.constant_data(result.model, result.args, result.kwargs, groups.observed)
     posterior = {name: to_numpy(value) for name, value in draws.items()}
@@ -121,3 +126,25 @@ def for_arviz(
 def _joined(chains: np.ndarray) -> np.ndarray:
     """Return chains one after another."""
     return chains.reshape(-1, *chains.shape[2:])
+
+
+def warn_if_other(result: Any) -> None:
+    """Warn if the model is another one than at the fit, where that is known."""
+    if result.validation is not None and np.isfinite(result.validation.height):
+        with result._at_model():
+            pass
+
+
+def warn_if_stale(result: Any, problem: Problem, state: State) -> None:
+    """Warn if the log density at the posterior's mean is another one than at the fit."""
+    known = result.validation
+    if known is None or math.isnan(known.height):
+        return
+    now = height(problem, state)
+    off = LEVELS.same + LEVELS.rounding_units * problem.rounding(known.height)
+    if not abs(now - known.height) <= off:
+        warn(
+            f"The log density at the posterior's mean is {now:,.2f} nats, and at the fit it was "
+            f"{known.height:,.2f}: the data, or what the model reads besides them, have changed "
+            "since. Fit again, or give the result what it was fitted to."
+        )

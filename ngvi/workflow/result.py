@@ -25,7 +25,7 @@ from ngvi.workflow import chains
 from ngvi.workflow.evidence import LogEvidence
 from ngvi.workflow.influence import Influence, influence
 from ngvi.workflow.loo_steps import Clock
-from ngvi.workflow.rows_result import elpd_of, left_out, of_rows, updated, warn_if_stale
+from ngvi.workflow.rows_result import elpd_of, left_out, of_rows, updated
 from ngvi.workflow.sites import Sites
 from ngvi.workflow.streaming import ChangedObjective
 from ngvi.workflow.summary import summary_table
@@ -115,7 +115,7 @@ class FitResult(Fitted):
         say_price(self, "predictive", num_samples)
         of_fit = self.args, self.kwargs
         run = (args, kwargs) if args or kwargs else of_fit
-        self._warn_if_stale()
+        chains.warn_if_other(self)
         found = self._ppl.predictions(self, new_groups, of_fit, run, num_samples, key)
         return {name: value for name, value in found.items() if np.prod(value.shape[1:])}
 
@@ -379,18 +379,12 @@ class FitResult(Fitted):
         """
         return left_out(self, rows, plate)
 
-    def _warn_if_stale(self) -> None:
-        """Warn if the model is another one than at the fit, where that is known."""
-        if self.validation is not None and np.isfinite(self.validation.height):
-            with self._at_model():
-                pass
-
     @contextlib.contextmanager
     def _at_model(self) -> Iterator[tuple[Problem, Any]]:
         """Make the model's problem again, and the state that the result has; for use within."""
         with self._ppl.running(self):
             problem, state = self._ppl.problem(self)
-            warn_if_stale(self, problem, state)
+            chains.warn_if_stale(self, problem, state)
             yield problem, state
 
     @contextlib.contextmanager

@@ -20,13 +20,11 @@ from ngvi.families.gaussian import centred
 from ngvi.inference.estimate import State
 from ngvi.inference.first_look import check_seen
 from ngvi.inference.hooks import SAMPLE
-from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.prices import num_affordable, say_price
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import KEPT
 from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL
-from ngvi.inference.verdict.validation import height
 from ngvi.latents.layout import Site
 from ngvi.workflow.arviz import ArvizGroups, constant_data
 from ngvi.workflow.climb import climb, polished
@@ -103,10 +101,10 @@ def updated(result: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             raise IndexError(beyond)
     except Exception as error:
         why = str(error).partition("\nTrace Shapes")[0]
-        shapes = other_shapes((args, kwargs), (result.args, result.kwargs))
+        unlike = other_shapes((args, kwargs), (result.args, result.kwargs))
         raise ValueError(
             f"update() runs the model with the new rows, and it does not run: {why}\nGive rows "
-            f"like those of the fit, and of known groups. {shapes}"
+            f"like those of the fit, and of known groups. {unlike}"
         ) from error
     before = _shapes(result)
     check_shapes(before, shapes)
@@ -221,21 +219,6 @@ def _made_target(
     if result.change is not None:
         target = target.changed(result.change)
     return target, q, problem.space.sites
-
-
-def warn_if_stale(result: Any, problem: Problem, state: State) -> None:
-    """Warn if the log density at the posterior's mean is another one than at the fit."""
-    known = result.validation
-    if known is None or math.isnan(known.height):
-        return
-    now = height(problem, state)
-    off = LEVELS.same + LEVELS.rounding_units * problem.rounding(known.height)
-    if not abs(now - known.height) <= off:
-        warn(
-            f"The log density at the posterior's mean is {now:,.2f} nats, and at the fit it was "
-            f"{known.height:,.2f}: the data, or what the model reads besides them, have changed "
-            "since. Fit again, or give the result what it was fitted to."
-        )
 
 
 def _check_whole(result: Any, what: str) -> None:

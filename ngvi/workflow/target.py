@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ngvi.inference.change import Change
-from ngvi.workflow.expected import ElementSites, Expected, PointSites, PredictorSites, points
+from ngvi.workflow.expected import Expected, PointSites, PredictorSites, points
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.rows import ObservedRows, Predictors, WeightedTerms
@@ -151,7 +151,7 @@ class Target:
         """Return log likelihoods as often as each counts; others may be infinite."""
         return np.where(self.weights > 0, values, 0.0) * self.weights
 
-    def sites(self, q: DenseGaussian) -> ElementSites:
+    def sites(self, q: DenseGaussian) -> PredictorSites | PointSites:
         """Return the sites of all elements under a Gaussian."""
         if self.predictors is not None:
             return PredictorSites.under(self.predictors, q)

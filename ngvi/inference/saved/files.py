@@ -88,9 +88,13 @@ def whole(path: str | os.PathLike, words: str, *passed: type[Exception]) -> Iter
     """
     try:
         yield
-    except (DamagedFileError, MemoryError, *passed):  # type: ignore[misc]
+    except (DamagedFileError, MemoryError):
         raise
     except Exception as error:
+        if isinstance(error, passed):
+            if type(error) is ValueError:  # also of the model, which knows no file
+                raise ValueError(f"The file {os.fspath(path)!r} is not loaded: {error}") from error
+            raise
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         why = printable(why.partition("\n")[0]) or type(error).__name__
         raise DamagedFileError(f"The file {os.fspath(path)!r} {words}: {why}.") from error
