@@ -132,7 +132,7 @@ class MultiStart:
     def _reach(self, own: Start, has_choice: bool) -> None:
         """Follow starts until one comes to an optimum."""
         first, runs = self._first_starts(own) if has_choice else [own], self.runs
-        most = math.inf if len(first) == 1 else self.options.multi_start.first_steps
+        most = self.options.multi_start.first_steps if has_choice else math.inf
         for start in first:
             runs.waiting.append(runs.coarse(start, most))
         end = runs.finish(runs.take_best())

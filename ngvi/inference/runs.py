@@ -101,7 +101,7 @@ class Runs:
         return run
 
     def finish(self, run: Run, max_cost: float = math.inf) -> Optimum:
-        """Take a run to its end."""
+        """Take a run to its end, whose last stages may cost as much as the way there."""
         self.current = run
         is_noisy = isinstance(run.search, StochasticSearch)
         if is_noisy and not self.problem.objective.is_subsampled:
@@ -110,7 +110,8 @@ class Runs:
             self.coarse(run, math.inf, min(max_cost, budget_left(self)))
             self.current = run
         if is_noisy or run.is_coarse:
-            run.search.advance(max_cost)
+            as_much_again = max(self.problem.objective.cost.total, budget_left(self))
+            run.search.advance(min(max_cost, as_much_again))
         return self._known_end(run, max_cost)
 
     def refine(self, run: Run, max_cost: float = math.inf) -> Optimum:
@@ -154,7 +155,7 @@ class Runs:
         """Go on from the best end with fresh draws at every step, which is expensive."""
         best = self.best
         run = Run(best.name, best.search, best.validation)
-        if best.status is None:  # it was left for others that have ended lower
+        if best.status is None and budget_left(self):  # left for others that have ended lower
             self.optima.remove(best)
             best = self.finish(run)
             run = Run(best.name, best.search, best.validation)

@@ -48,9 +48,9 @@ FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
 MAX_LATENTS = 2000
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
-#: Gradients that NUTS may take unasked, if these take no more seconds than this, or than this many
-#: times the fit.
-MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 30.0, 10.0
+#: Gradients that NUTS takes as a rule, and may take unasked at most: those of four chains of 1,000
+#: draws and as much warm-up, of 60 steps each. Seconds that these may take, or times the fit.
+USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000, 30.0, 10.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -225,7 +225,7 @@ def way_on(result: Any, found: Diagnostics) -> str:
     """
     if found.accuracy.is_accurate or result.change is not None or not found.log_weights.size:
         return ""
-    words, count = "result.with_draws('nuts') goes on by NUTS", float(MOST_GRADIENTS)
+    words, count = "result.with_draws('nuts') goes on by NUTS", float(USUAL_GRADIENTS)
     if found.method == NUTS:
         words, count = "result.nuts(num_samples=...) takes longer chains", math.inf
     if found.chains is not None:
@@ -305,7 +305,7 @@ def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
     """Return whether NUTS may go on from a result unasked."""
     if makes.why_no_density or result.change is not None or result.dim > MAX_LATENTS:
         return False
-    return seconds > 0 and not MOST_GRADIENTS * result.cost.prices.gradient > seconds
+    return seconds > 0 and not USUAL_GRADIENTS * result.cost.prices.gradient > seconds
 
 
 def _by_nuts(result: Any, found: Diagnostics, most: float, deadline: float) -> Diagnostics:

@@ -209,14 +209,14 @@ class Sampler:
         coordinates, longer = self.coordinates.of_scales(z - z.mean(0), found.gradient)
         if effective_draws(found.z).min() > POOR * min(longer, 1.0) * found.steps.size:
             return False
-        self.coordinates = coordinates
+        self._may_move, self.coordinates = False, coordinates
         self._step, self._theta = self._step * longer, found.z[:, -1]
         self._window(ROUND)
         self._chains = None
-        self._may_move = _worth(self.run(ROUND)) > WORTH * _worth(found) and not self._is_over()
-        if not self._may_move:
+        is_better = _worth(self.run(ROUND)) > WORTH * _worth(found) and not self._is_over()
+        if not is_better:
             self.coordinates, self._step, self._theta, self._chains = before
-        return self._may_move
+        return is_better
 
     def run(self, count: int) -> Any:
         """Go on until each chain has as many draws after the warm-up; return all of them."""
