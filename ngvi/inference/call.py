@@ -239,6 +239,8 @@ class FitCall:
             elif self.given.guide is not None:
                 state = problem.space.initial
             ready, outcome, problem = self._fitted(ready, problem, state)
+        starts = outcome.search and outcome.search.starts  # none of a mixture
+        cut_off = starts.cut_off() if starts else ""
         optima = found_optima(outcome, problem)
         result = self.result_type(
             model=ready.model,
@@ -266,10 +268,9 @@ class FitCall:
             result.validation = known and dataclasses.replace(known, height=at_mean)
         if self.checkpoint is not None and outcome.ending is not Ending.NO_START:
             self.checkpoint.keep(result, math.inf)
-        starts = outcome.search and outcome.search.starts  # none of a mixture
-        if starts and (words := starts.cut_off()):
-            result.reason += f"; {words}"
-            warn(f"{words[0].upper()}{words[1:]}.")
+        if cut_off:
+            result.reason += f"; {cut_off}"
+            warn(f"{cut_off[0].upper()}{cut_off[1:]}.")
         self.monitor.finish(result.verdict, result.bound, result.bound_error)
         return result
 

@@ -50,7 +50,7 @@ MAX_LATENTS = 2000
 HOPELESS = 0.005
 #: Gradients that NUTS takes as a rule, and may take unasked at most: those of four chains of 1,000
 #: draws and as much warm-up, of 60 steps each. Seconds that these may take, or times the fit.
-USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000, 30.0, 10.0
+USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000, 10.0, 10.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
