@@ -38,13 +38,11 @@ ELSEWHERE = {
         "seed": "rng_key random_seed key rng random_state",
         "family": "kind covariance method",
         "init_loc_fn": "init init_values init_strategy start",
-        "path": "file filename fname",
         "var_names": "names vars sites params parameters",
         "prob": "hdi_prob ci_prob ci level confidence quantiles percentiles",
         "plate": "dim group groups by var_name unit",
         "rows": "index indices idx row i",
         "num_warmup": "warmup warmup_steps tune burn_in num_tune",
-        "num_chains": "chains n_chains",
     },
     "fit": {
         "max_steps=, though fit ends by itself": "num_steps n_steps steps num_iters n_iter epochs",
@@ -80,6 +78,7 @@ ELSEWHERE = {
         "result.loo()": "waic psis psis_loo elpd",
         "result.to_arviz()": "to_inference_data idata inference_data plot_trace plot_posterior",
     },
+    "SVI": {"pyro.set_rng_seed(0) before it": "rng_key seed key"},
     "FitResult.summary": {"prob=; it is a table of all draws": "num_draws"},
     "Diagnostics": {
         "pareto_k": "khat k_hat k pareto_k_error",
@@ -87,6 +86,7 @@ ELSEWHERE = {
         "effective_sample_size": "ess n_eff",
         "accuracy": "are_trusted worst marginals pareto_k_error",
     },
+    "LogEvidence": {"value": "mean estimate", "error": "sd std se"},
     "NutsResult": {"draws, without an MCMC of the PPL": "mcmc get_samples posterior"},
     "FitResult.nuts": {"nothing: a pass evaluates all chains": "chain_method jit_compile cores"},
 }

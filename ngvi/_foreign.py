@@ -16,17 +16,8 @@ from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 #: What arrays hold that neither library computes with, by numpy's kind of dtype.
 NO_NUMBERS = {"U": "strings", "S": "strings", "T": "strings", "O": "objects", "M": "dates"}
 #: Packages whose lines are not the model's.
-LIBRARIES = (
-    "ngvi",
-    "pyro_ngvi",
-    "numpyro_ngvi",
-    "pyro",
-    "numpyro",
-    "torch",
-    "jax",
-    "pandas",
-    "contextlib",
-)
+OURS = "ngvi", "pyro_ngvi", "numpyro_ngvi"
+LIBRARIES = *OURS, "pyro", "numpyro", "torch", "jax", "pandas", "contextlib"
 #: How the note begins.
 NOTE = "Some of the model's arguments are not numeric arrays"
 
@@ -65,7 +56,8 @@ def note_foreign_arguments(
             if default and is_other and "dtype" in str(error):
                 words = f"{name} is {dtype}, and the model's own numbers are {default}"
                 _note(error, f"{words} (counted from zero): write .to({default}) behind it.")
-        for words in filter(None, (_by_line(error), other_shapes((args, kwargs), of_fit))):
+        mistakes = _by_line(error), _of_other_ppl(error, convert)
+        for words in filter(None, (*mistakes, other_shapes((args, kwargs), of_fit))):
             _note(error, words)
         raise
 
@@ -109,7 +101,7 @@ def _by_line(error: Exception) -> str:
         path = frame.f_code.co_filename
         if frame.f_code.co_qualname in ("plate.__init__", "SubsampleMessenger.__init__"):
             plate = f", at plate '{frame.f_locals.get('name')}'"
-        elif str(frame.f_globals.get("__name__")).partition(".")[0] not in LIBRARIES:
+        elif _package(frame) not in LIBRARIES:
             line = f"{Path(path).name}:{number}, {linecache.getline(path, number).strip()!r}"
     what = "takes a traced value, such as a latent or a maximum of data, for a plain number"
     mend = f"compute with {own}, choose by {own}.where(...), and give sizes as int(numpy.max(...))"
@@ -122,6 +114,22 @@ def _by_line(error: Exception) -> str:
         what = "calls a function that JAX has no derivative of, as of a custom_vmap or a callback"
         mend = "wrap it in a jax.custom_jvp or a jax.custom_vjp with a rule of its own"
     return line and f"The model {what} ({line}{plate}): {mend}."
+
+
+def _package(frame: Any) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _of_other_ppl(error: Exception, convert: str) -> str:
+    """Say that what has failed is a model of the other PPL, going by names in its lines."""
+    own, other = ("pyro", "numpyro") if convert.startswith("torch") else ("numpyro", "pyro")
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        found = [*frame.f_locals.values(), *map(frame.f_globals.get, frame.f_code.co_names)]
+        names = (getattr(x, "__module__", None) or getattr(x, "__name__", "") for x in found)
+        roots = {str(name).partition(".")[0] for name in names}
+        if other in roots and own not in roots and _package(frame) not in LIBRARIES:
+            return f"The model is one of {other}, and this is {own}_ngvi: import {other}_ngvi."
+    return ""
 
 
 def _note(error: Exception, words: str) -> None:

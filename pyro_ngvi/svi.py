@@ -12,7 +12,7 @@ import pyro.infer
 import torch
 from pyro.poutine import runtime
 
-from ngvi._door import check_parts
+from ngvi._door import check_parts, door
 from ngvi._lock import remembered, serialised
 from ngvi.optim.von import check_curvature_of
 
@@ -32,18 +32,20 @@ class SVI(pyro.infer.SVI):
     :raises ValueError: for ``VOGN`` or ``IVON`` with the curvature of another rule.
     """
 
+    @door
     def __init__(
         self,
         model: Callable,
         guide: Callable,
         optim: pyro.optim.PyroOptim,
         loss: pyro.infer.ELBO | Callable[..., torch.Tensor],
-        *args: Any,
-        **kwargs: Any,
+        loss_and_grads: Callable | None = None,
+        num_samples: int = 0,
+        num_steps: int = 0,
     ) -> None:
         check_parts("pyro_ngvi", model, guide, optim, loss)
         check_curvature_of(optim, loss)
-        super().__init__(model, guide, optim, loss, *args, **kwargs)
+        super().__init__(model, guide, optim, loss, loss_and_grads, num_samples, num_steps)
 
     step = serialised(pyro.infer.SVI.step)
     evaluate_loss = serialised(pyro.infer.SVI.evaluate_loss)

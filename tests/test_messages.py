@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import types
 import warnings
 from pathlib import Path
 
@@ -102,6 +103,12 @@ def asking(ppl, ask):
             ppl.sample("y", ppl.dist.Normal(ask(normal(ppl)), 1.0), obs=y)
 
     return model
+
+
+def of_other_ppl(ppl):
+    """A model that imports the other PPL."""
+    other = types.ModuleType("pyro" if ppl.is_numpyro else "numpyro")
+    return lambda y: other.sample("mu")
 
 
 def drawing_rows(ppl):
@@ -231,11 +238,15 @@ MISTAKES = {
         "model must be a function with sample statements"
     ),
     "fit(ppl, generator(ppl))": "model model is a generator.*yield",
+    "fit(ppl, of_other_ppl(ppl))": "is one of (pyro|numpyro), and this is .*import (num)?pyro_ngvi",
     "fit(ppl, generator)": "model generator ran|no latent variables.*without a sample statement",
     "result.diagnose(0)": "FitResult has no attribute 'diagnose': write result.diagnostics",
     "result.with_draws('yes')": "draws must be one of 'auto', 'gaussian', 'corrected', 'nuts', got",
     "fit(ppl, draws=True)": "draws must be one of 'auto', .*, got True",
     "result.summary(num_draws=9)": "FitResult.summary has no argument num_draws=: write prob=",
+    "float(result.log_evidence)": "is_reliable: write log_evidence.value",
+    "result.log_evidence - result.log_evidence": "is_reliable: write log_evidence.value",
+    "result.log_evidence.mean": "no attribute 'mean': write value",
     "result.sample(-1)": "num_samples must be an integer of at least 1, got -1",
     "quantiles(ppl, [0.5, 1.5])": r"quantiles.*\(0, 1\)",
     "before_the_first_call(ppl)": "before its first call.*step",
@@ -247,6 +258,9 @@ MISTAKES = {
     "fit(ppl, init_loc_fn=ppl.start_at(mu=np.nan))": "'mu' starts at .*nan.*init_loc_fn",
     "ppl.fit(observing(ppl, y, (5,)))": r"'y' has a value of shape \(3,\).*of shape \(5,\)",
     "ppl.optimiser('Snngm', step_size=np.inf)": "(step_size|lr) must be positive and finite",
+    "svi(ppl, ppl.optimiser('Snngm', step_size=lambda count: '1'), ppl.elbo())": (
+        "schedule of a step size must give numbers, got '1'"
+    ),
     "options_of_the_other_package(ppl)": "got {'lr'|takes its options in a dictionary",
     "ppl.optimiser('Nagm', momentum='much')": r"momentum must be in \[0, 1\)",
     "ppl.elbo('NaturalELBO', num_particles='ten')": (
@@ -605,6 +619,13 @@ def test_what_only_torch_can_do_wrong_pyro():
             svi.step(y)
         with pytest.raises(TypeError, match=r"a dictionary, BLR\({'lr': 0.1}\)"):
             ppl.package.BLR(lr=0.1)
+        for call, words in (
+            (lambda: ppl.package.BLR({}, {"max_norm": 1.0}), "may have clip_norm and clip_value"),
+            (lambda: ppl.package.BLR().set_state(None), r"its own get_state\(\)"),
+            (lambda: ppl.package.SVI(fickle, len, svi.optim, loss, seed=1), "pyro.set_rng_seed"),
+        ):
+            with pytest.raises((TypeError, ValueError), match=words):
+                call()
         with torch.inference_mode():
             for needs_gradients in (
                 lambda: fit(ppl, None, y),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
+
+from ngvi.inference.tells import TellsWhatItHas
 
 
-class LogEvidence(NamedTuple):
+@dataclass(frozen=True)
+class LogEvidence(TellsWhatItHas):
     """An estimate of the log evidence, ``log p(y)``, and whether to believe it.
 
     By importance weights of draws of the Gaussian, in expectation from below. What other optima
@@ -31,6 +35,11 @@ class LogEvidence(NamedTuple):
             raise ValueError(f"The log evidence has no importance weights: {found}.")
         is_known = error is not None and result.converged
         return cls(value, math.nan if error is None else error, is_known)
+
+    def _is_no_number(self, *_: Any) -> Any:
+        raise TypeError("log_evidence has value, error and is_reliable: write log_evidence.value.")
+
+    __float__ = __sub__ = __rsub__ = _is_no_number
 
     def __repr__(self) -> str:
         words = "to be believed" if self.is_reliable else "not to be believed"

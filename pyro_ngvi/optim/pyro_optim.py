@@ -69,6 +69,8 @@ class JointOptim(PyroOptim):
         optim_args = {} if optim_args is None else optim_args
         self.torch_optimizer.check_options(optim_args)
         super().__init__(self.torch_optimizer, optim_args, clip_args)
+        if not set(clip_args or ()) <= {"clip_norm", "clip_value"}:
+            raise ValueError(f"clip_args may have clip_norm and clip_value, got {clip_args!r}.")
         if other is not None and not isinstance(other, PyroOptim):
             raise TypeError(f"other must be a pyro.optim.PyroOptim, got {other!r}.")
         self.other: Any = PyroOptim(AdaptiveAdam, {}) if other is None else other
@@ -147,10 +149,10 @@ class JointOptim(PyroOptim):
 
         :raises ValueError: for that of another optimiser.
         """
-        if state_dict and "state" not in state_dict:
+        if not isinstance(state_dict, dict) or (state_dict and "state" not in state_dict):
             raise ValueError(
-                f"{type(self).__name__} was given the state of another optimiser, of "
-                f"{', '.join(map(repr, list(state_dict)[:3]))}: give it its own get_state()."
+                f"{type(self).__name__} was given the state of another optimiser, or none: give it "
+                "its own get_state()."
             )
         self._state_waiting_to_be_consumed = dict(state_dict)
         self.other.set_state(state_dict.get("other", {}))

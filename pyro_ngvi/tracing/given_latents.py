@@ -18,7 +18,7 @@ from pyro_ngvi.tracing.sites import conjugate_site_of, family_of
 #: What to do where the values of latents decide which others there are.
 SAME_LATENTS = (
     "Every run of the model must sample the guide's latents, and no others: choose between them "
-    "with torch.where, or leave one out with poutine.mask."
+    "with torch.where, leave one out with poutine.mask, or make the guide of this model."
 )
 
 

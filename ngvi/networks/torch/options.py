@@ -68,7 +68,8 @@ def mean_and_values(hess_init: Any) -> tuple[Any, Any]:
     """``hess_init`` as a number, and as tensors if it has some."""
     if not isinstance(hess_init, Mapping):
         return hess_init, None
-    return check_hess_init([value.detach() for value in hess_init.values()]), hess_init
+    values = {param: torch.as_tensor(value).detach() for param, value in hess_init.items()}
+    return check_hess_init(list(values.values())), values
 
 
 def own_groups(groups: Iterable[Any], options: Iterable[str], rule: str) -> list[dict[str, Any]]:
@@ -171,7 +172,7 @@ class GroupedOptimizer(torch.optim.Optimizer):
                     f"{tuple(param.shape)} it has {found}."
                 )
         for param in trained(params) if values is not None else ():
-            self._begin(param, values[param].detach())
+            self._begin(param, values[param])
         if any(param.dtype in (torch.float16, torch.bfloat16) for param in params):
             warn(
                 "Half-precision weights round small steps and samples away: keep the weights in "
