@@ -149,7 +149,8 @@ class Rare(Skew):
 
 def weighed(problem, state):
     rng = np.random.default_rng(0)
-    return proposals.proposal_for(problem, state, NUM, rng).weighed(NUM, rng)
+    pilot = proposals.Proposal(problem, state).weighed(NUM, np.random.default_rng(1))
+    return proposals.proposal_for(problem, state, pilot, rng).weighed(NUM, rng)
 
 
 def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():
@@ -213,7 +214,7 @@ def test_both_packages_give_the_same_weights_on_the_same_draws():
             args = (ppl.array(X), ppl.index(group), ppl.array(y))
             fitted = result(ppl, models.hierarchy(ppl), args, at=at)
             with fitted._at_end() as (problem, state):
-                plain = proposals.Proposal(problem, state, np.array([], int))
+                plain = proposals.Proposal(problem, state)
                 weights = plain.weighed(1000, np.random.default_rng(2))
                 values = flat(drawn.numbers(fitted, weights.latents))
             found.append((weights.log_weights, judged(values, weights.raw, True).limits))

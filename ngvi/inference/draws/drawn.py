@@ -4,8 +4,8 @@ Draws of the Gaussian have importance weights ``w = p(y, theta) / q(theta)``, Pa
 (Vehtari, Simpson, Gelman, Yao and Gabry, 2024, JMLR 25). Where these change no mean and no
 standard deviation, the draws are the Gaussian's as it is. Otherwise the bound was blind to where
 the Gaussian is and the posterior is not: between the scale of some effects and zero there is a tail
-that a Gaussian in the scale's logarithm does not have. So the latents outside of plates, if they
-are few, are drawn from a Student's t, and all others from the Gaussian given them
+that a Gaussian in the scale's logarithm does not have. So a few latents, those outside of plates
+first, are drawn from a Student's t, and all others from the Gaussian given them
 (:mod:`~ngvi.inference.draws.proposals`). The t has the moments by weights of a few draws (Paananen
 et al., 2021, *Implicitly adaptive importance sampling*, Statistics and Computing 31). Draws are
 resampled systematically (Kitagawa, 1996). Where that is not accurate either, NUTS goes on from the
@@ -257,7 +257,7 @@ class _Maker:
         most = max(FEW_DRAWS, NUMBERS_AT_ONCE // self.problem.space.noise_dim)
         count = num_affordable(self.result, min(NUM_DRAWS, most))
         say_price(self.result, "draws", count)
-        gaussian = Proposal(self.problem, self.state, np.array([], int))
+        gaussian = Proposal(self.problem, self.state)
         try:
             pilot = gaussian.weighed(count, self.rng)
         except ValueError as error:
@@ -276,7 +276,7 @@ class _Maker:
         return found if asked == CORRECTED else min((best, found), key=_order)
 
     def _corrected(self, pilot: Weighed) -> Diagnostics:
-        proposal = proposal_for(self.problem, self.state, MOST_DRAWS, self.rng)
+        proposal = proposal_for(self.problem, self.state, pilot, self.rng)
         found = proposal.weighed(FIRST_DRAWS, self.rng)
         accuracy = self._accuracy(found, True)
         if not accuracy.is_accurate and MOST_DRAWS * found.share > ENOUGH_DRAWS:

@@ -27,7 +27,7 @@ from ngvi.inference.draws.accuracy import Accuracy, flat, numbers
 from ngvi.inference.draws.chains import effective_draws, r_hat
 from ngvi.inference.draws.coordinates import MAX_DENSE, WORTH, Coordinates
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.proposals import proposal_for
+from ngvi.inference.draws.proposals import Proposal, proposal_for
 from ngvi.inference.draws.trajectories import StepSize, Trajectories, rectangle
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
@@ -128,14 +128,15 @@ def starts_of(
     :raises ValueError: if the log density is finite at no draw.
     """
     how = NUM_DRAWS, rng
-    found = [proposal_for(problem, state, *how).weighed(*how) for state in states]
+    pilots = [Proposal(problem, state).weighed(*how) for state in states]
+    pairs = zip(states, pilots, strict=True)
+    found = [proposal_for(problem, *pair, rng).weighed(*how) for pair in pairs]
     evidence = np.array([one.evidence for one in found])
     weights = np.exp(evidence - np.logaddexp.reduce(evidence))
     middles = (np.arange(num_chains) + 0.5) / num_chains
     optimum = np.minimum(np.searchsorted(np.cumsum(weights), middles), len(states) - 1)
     counts = np.bincount(optimum, minlength=len(states))
-    pairs = zip(found, counts, strict=True)
-    theta = np.concatenate([one.resampled(int(n), rng) for one, n in pairs])
+    theta = np.concatenate([one.resampled(n, rng) for one, n in zip(found, counts, strict=True)])
     heavy, jumps = np.flatnonzero(weights >= HEAVY), None
     if len(heavy) > 1 and problem.space.dim <= MAX_DENSE:
         parts = [Coordinates.of_fit(problem, states[i]) for i in heavy]

@@ -1,16 +1,18 @@
-"""Proposals of draws for importance weights: the Gaussian, whose few globals have heavier tails.
+"""Proposals of draws for importance weights: the Gaussian, a few latents of it with heavier tails.
 
-Latents outside of plates, if they are few, have the tails of a Student's t, and all others are the
-Gaussian's given these.
+Latents outside of plates have the tails of a Student's t, or all latents where none is outside: of
+many those of which the Gaussian's weights know least. All others are the Gaussian's given these.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from ngvi.inference.draws.accuracy import Accuracy
 from ngvi.inference.draws.pareto import EQUAL, USABLE, smoothed
 from ngvi.inference.estimate import State
 from ngvi.inference.problem import Problem
@@ -25,8 +27,8 @@ ENOUGH_DRAWS = 400
 ROUNDS = 2
 #: Degrees of freedom of the t, which then has a variance and a third moment.
 DEGREES = 5.0
-#: Most globals: in more dimensions all draws of a t are far from the Gaussian's.
-MAX_GLOBALS = 20
+#: Most latents with heavy tails: in more dimensions all draws of a t are far from the Gaussian's.
+MAX_HEAVY = 20
 
 
 class Weighed:
@@ -75,9 +77,9 @@ class Proposal:
     :ivar indices: of the latents that have heavier tails.
     """
 
-    def __init__(self, problem: Problem, state: State, indices: np.ndarray) -> None:
-        self._problem, self._state, self.indices = problem, state, indices
-        self._mean = problem.space.mean(state)[indices]
+    def __init__(self, problem: Problem, state: State, indices: Sequence[int] = ()) -> None:
+        self._problem, self._state, self.indices = problem, state, np.array(indices, int)
+        self._mean = problem.space.mean(state)[self.indices]
 
     def weighed(self, count: int, rng: np.random.Generator) -> Weighed:
         """Return weighed draws.
@@ -114,7 +116,7 @@ class Proposal:
 class JointTails(Proposal):
     """The Gaussian with a Student's t for a few latents, whose location and scale adapt."""
 
-    def __init__(self, problem: Problem, state: State, indices: np.ndarray) -> None:
+    def __init__(self, problem: Problem, state: State, indices: Sequence[int]) -> None:
         super().__init__(problem, state, indices)
         self._location = self._mean
         columns = self._covariance()
@@ -150,20 +152,24 @@ class JointTails(Proposal):
         return latents, log_q - normal + student
 
 
-def proposal_for(problem: Problem, state: State, count: int, rng: np.random.Generator) -> Proposal:
-    """Return the Gaussian, with Student's tails of the globals, where these are few.
+def proposal_for(
+    problem: Problem, state: State, weighed: Weighed, rng: np.random.Generator
+) -> Proposal:
+    """Return the Gaussian, with Student's tails of those latents that need them most.
 
-    :param count: of draws that are wanted, of which a round takes no more.
+    :param weighed: draws of the Gaussian, which tell which ones.
     """
     space = problem.space
-    sites = [site for site in space.sites if not site.plates]
-    found = [i for site in sites for i in range(site.start, site.start + site.size)]
     # A mixture has no covariance along which tails could be heavier.
-    if space.noise_dim > space.dim or not 0 < len(found) <= MAX_GLOBALS:
-        return Proposal(problem, state, np.array([], int))
-    joint = JointTails(problem, state, np.array(found))
+    if space.noise_dim > space.dim:
+        return Proposal(problem, state)
+    sites = [site for site in space.sites if not site.plates] or space.sites
+    found = np.concatenate([np.arange(site.start, site.start + site.size) for site in sites])
+    of_weights = weighed.log_weights, weighed.missing, NUM_DRAWS, False
+    limits = Accuracy.of_weights({"": weighed.latents[:, found]}, *of_weights).limits.max(0)
+    joint = JointTails(problem, state, found[np.argsort(-limits)[:MAX_HEAVY]])
     for _ in range(ROUNDS):
-        pilot = joint.weighed(min(NUM_DRAWS, count), rng)
+        pilot = joint.weighed(NUM_DRAWS, rng)
         joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
         if pilot.pareto_k <= USABLE:
             break
