@@ -56,7 +56,7 @@ def note_foreign_arguments(
             if default and is_other and "dtype" in str(error):
                 words = f"{name} is {dtype}, and the model's own numbers are {default}"
                 _note(error, f"{words} (counted from zero): write .to({default}) behind it.")
-        mistakes = _by_line(error), _of_other_ppl(error, convert)
+        mistakes = _by_line(error, convert, named), _of_other_ppl(error, convert)
         for words in filter(None, (*mistakes, other_shapes((args, kwargs), of_fit))):
             _note(error, words)
         raise
@@ -77,43 +77,56 @@ def other_shapes(run: tuple[tuple, dict], of_fit: tuple[tuple, dict]) -> str:
     return f"{'; '.join(found)} (counted from zero)." if found else ""
 
 
-#: Errors of JAX where Python asks for a number that is traced, and of torch where numpy does.
-TRACED = ("ConcretizationTypeError", "Tracer", "NonConcreteBooleanIndex")
-CUT_OFF, SHAPED = "Can't call numpy() on Tensor that requires grad", "sequences of concrete values"
-#: Errors of JAX where a function has no derivative.
-NO_DERIVATIVE = ("Linearization failed to produce known values", "callbacks do not support JVP")
-#: Errors of an argument of a distribution.
-OUTSIDE = "to satisfy the constraint", " distribution got invalid "
-#: Errors of a plate of no elements, of NumPyro and Pyro.
-EMPTY = "size of plate should be positive", "size cannot be zero"
+#: What a line of a model does that fails: words of the error, what it is, and the way out.
+MISTAKES = (
+    (
+        ("size of plate should be positive", "size cannot be zero"),
+        "has a plate without elements",
+        "give it data, which have no rows here",
+    ),
+    (
+        ("to satisfy the constraint", " distribution got invalid "),
+        "has an argument of a distribution outside its support",
+        "give its latents priors that keep it there, HalfNormal for a scale say",
+    ),
+    (
+        ("Linearization failed to produce known values", "callbacks do not support JVP"),
+        "calls a function that JAX has no derivative of, as of a custom_vmap or a callback",
+        "wrap it in a jax.custom_jvp or a jax.custom_vjp with a rule of its own",
+    ),
+    (
+        (
+            *("ConcretizationTypeError", "Tracer", "NonConcreteBooleanIndex"),
+            *("sequences of concrete values", "Can't call numpy() on Tensor that requires grad"),
+            *("truth value of an array", "Boolean value of Tensor", "arange() received"),
+        ),
+        "takes an array, such as a latent or a maximum of data, for a plain number",
+        "compute with {0}, choose by {0}.where(...), and give sizes as int(numpy.max(...))",
+    ),
+    (
+        ("shape", "size of tensor", "size mismatch", "tensor size"),
+        "computes with shapes that do not fit",
+        "compare the sizes of its priors and plates with those of the data, {1}",
+    ),
+)
 
 
-def _by_line(error: Exception) -> str:
+def _by_line(error: Exception, convert: str, named: dict[str, Any]) -> str:
     """Say what a line of the model does that no program or distribution allows; or nothing."""
-    is_traced = type(error).__name__.startswith(TRACED) or SHAPED in str(error)
-    has_no_rule, is_outside, is_empty = (
-        any(words in str(error) for words in kind) for kind in (NO_DERIVATIVE, OUTSIDE, EMPTY)
-    )
-    if not (is_traced or has_no_rule or is_outside or is_empty or CUT_OFF in str(error)):
-        return ""
-    own, line, plate = "jnp" if is_traced else "torch", "", ""
+    line, plate, package = "", "", ""
     for frame, number in traceback.walk_tb(error.__traceback__):
-        path = frame.f_code.co_filename
+        path, package = frame.f_code.co_filename, _package(frame)
         if frame.f_code.co_qualname in ("plate.__init__", "SubsampleMessenger.__init__"):
             plate = f", at plate '{frame.f_locals.get('name')}'"
-        elif _package(frame) not in LIBRARIES:
+        elif package not in LIBRARIES:
             line = f"{Path(path).name}:{number}, {linecache.getline(path, number).strip()!r}"
-    what = "takes a traced value, such as a latent or a maximum of data, for a plain number"
-    mend = f"compute with {own}, choose by {own}.where(...), and give sizes as int(numpy.max(...))"
-    if is_empty:
-        what, mend = "has a plate without elements", "give it data, which have no rows here"
-    elif is_outside:
-        what = "has an argument of a distribution outside its support"
-        mend = "give its latents priors that keep it there, HalfNormal for a scale say"
-    elif has_no_rule:
-        what = "calls a function that JAX has no derivative of, as of a custom_vmap or a callback"
-        mend = "wrap it in a jax.custom_jvp or a jax.custom_vjp with a rule of its own"
-    return line and f"The model {what} ({line}{plate}): {mend}."
+    said = f"{type(error).__name__}: {error}"
+    shapes = [f"{k} of shape {tuple(v.shape)}" for k, v in named.items() if hasattr(v, "shape")]
+    for words, what, mend in MISTAKES if line and package not in OURS else ():
+        if any(one in said for one in words):
+            mend = mend.format(convert.partition(".")[0], ", ".join(shapes))
+            return f"The model {what} ({line}{plate}): {mend}."
+    return ""
 
 
 def _package(frame: Any) -> str:

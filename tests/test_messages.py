@@ -238,6 +238,9 @@ MISTAKES = {
         "model must be a function with sample statements"
     ),
     "fit(ppl, generator(ppl))": "model model is a generator.*yield",
+    "fit(ppl, lambda y: normal(ppl) + y @ ppl.array(np.ones((2, 2))))": (
+        r"shapes that do not fit \(.*with those of the data, argument 0 of shape \(3,\)"
+    ),
     "fit(ppl, of_other_ppl(ppl))": "is one of (pyro|numpyro), and this is .*import (num)?pyro_ngvi",
     "fit(ppl, generator)": "model generator ran|no latent variables.*without a sample statement",
     "result.diagnose(0)": "FitResult has no attribute 'diagnose': write result.diagnostics",
@@ -247,6 +250,8 @@ MISTAKES = {
     "float(result.log_evidence)": "is_reliable: write log_evidence.value",
     "result.log_evidence - result.log_evidence": "is_reliable: write log_evidence.value",
     "result.log_evidence.mean": "no attribute 'mean': write value",
+    "result.summary(coords=['a'])": r"coords must be a dictionary .* got \['a'\]",
+    "ppl.guide(model, init_scale=column)": r"init_scale must be positive .*shape \(3, 1\)",
     "result.sample(-1)": "num_samples must be an integer of at least 1, got -1",
     "quantiles(ppl, [0.5, 1.5])": r"quantiles.*\(0, 1\)",
     "before_the_first_call(ppl)": "before its first call.*step",

@@ -95,9 +95,8 @@ class NaturalGaussianGuide:
     ) -> None:
         check_model(model)
         self._model_name = getattr(model, "__qualname__", type(model).__name__)
-        self._requested_scale = init_scale
-        if init_scale is not None:
-            self._requested_scale = check_finite(init_scale, "init_scale")
+        scale = None if init_scale is None else check_finite(init_scale, "init_scale")
+        self._requested_scale = scale
         self._requested_family = self._registry.requested(family)
         self._sticking_the_landing = check_sticking_the_landing(sticking_the_landing)
 
