@@ -83,6 +83,14 @@ def check_step_size(value: Any, name: str = "step_size") -> Any:
     return value if callable(value) else _number(value, name, words, lambda x: 0 < x < math.inf)
 
 
+def step_size_at(value: Any, count: Any) -> Any:
+    """Return a step size, or what its schedule gives after ``count`` steps."""
+    if not callable(value):
+        return value
+    name, words = "What the schedule of a step size gives", "zero, or positive and finite"
+    return _number(value(count), name, words, lambda x: 0 <= x < math.inf)
+
+
 def check_rho(value: Any, name: str) -> Any:
     """Check that it is a number in (0, 1] or a schedule."""
     words = "in (0, 1] or a schedule"

@@ -68,7 +68,6 @@ class SVI(numpyro.infer.SVI):
     """
 
     stable_update = serialised(numpyro.infer.SVI.stable_update)
-    evaluate = serialised(numpyro.infer.SVI.evaluate)
 
     def __init__(
         self,
@@ -105,12 +104,12 @@ class SVI(numpyro.infer.SVI):
     @described_as(numpyro.infer.SVI.update)
     @serialised
     def update(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> tuple[SVIState, jax.Array]:
-        if not isinstance(svi_state, SVIState):
-            raise TypeError(
-                "svi.update takes the state first, that of svi.init(rng_key, ...) or of the "
-                f"update before, got {shown(svi_state)}. svi.step keeps the state itself."
-            )
-        return super().update(svi_state, *args, **kwargs)
+        return super().update(_checked(svi_state), *args, **kwargs)
+
+    @described_as(numpyro.infer.SVI.evaluate)
+    @serialised
+    def evaluate(self, svi_state: SVIState, *args: Any, **kwargs: Any) -> jax.Array:
+        return super().evaluate(_checked(svi_state), *args, **kwargs)
 
     @described_as(numpyro.infer.SVI.run)
     @serialised
@@ -256,6 +255,15 @@ class SVI(numpyro.infer.SVI):
             size = sum(map(jnp.size, jax.tree.leaves(self.state)))
             self._compiled[key] = compiled(update, num_numbers=size)
         return self._compiled[key]
+
+
+def _checked(svi_state: Any) -> SVIState:
+    if not isinstance(svi_state, SVIState):
+        raise TypeError(
+            "The state comes first, svi.state, or that of svi.init(rng_key, ...) or of svi.update, "
+            f"got {shown(svi_state)}. svi.step keeps the state itself."
+        )
+    return svi_state
 
 
 @remembered

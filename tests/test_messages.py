@@ -263,8 +263,8 @@ MISTAKES = {
     "fit(ppl, init_loc_fn=ppl.start_at(mu=np.nan))": "'mu' starts at .*nan.*init_loc_fn",
     "ppl.fit(observing(ppl, y, (5,)))": r"'y' has a value of shape \(3,\).*of shape \(5,\)",
     "ppl.optimiser('Snngm', step_size=np.inf)": "(step_size|lr) must be positive and finite",
-    "svi(ppl, ppl.optimiser('Snngm', step_size=lambda count: '1'), ppl.elbo())": (
-        "schedule of a step size must give numbers, got '1'"
+    "[ppl.forget(), svi(ppl, ppl.optimiser(step_size=lambda count: '1'), ppl.elbo())]": (
+        "schedule of a step size gives must be zero, or positive and finite, got .1"
     ),
     "options_of_the_other_package(ppl)": "got {'lr'|takes its options in a dictionary",
     "ppl.optimiser('Nagm', momentum='much')": r"momentum must be in \[0, 1\)",
@@ -675,6 +675,10 @@ def test_what_only_jax_can_do_wrong_numpyro(numpyro_backend):
     assert look(by_group, (np.array([0, 1, 2, 0]), y), {}).beyond == ""
     with pytest.warns(UserWarning, match="beyond the end of an array .*index 3 .*from one?"):
         ppl.fit(by_group, np.array([0, 1, 2, 3]), y, max_steps=1, effort="quick")
+    run = ppl.package.SVI(models.location(ppl), len, ppl.optimiser(), ppl.elbo())
+    for call in (run.update, run.evaluate):
+        with pytest.raises(TypeError, match=r"The state comes first.*got an array of shape \(4,\)"):
+            call(y)
     with pytest.warns(UserWarning, match="The optimiser divides each coordinate"):
         svi(ppl, optax.adam(1e-2), ppl.elbo())
     with warnings.catch_warnings():

@@ -31,7 +31,7 @@ WITHOUT_PLATES = "without create_plates this guide does not support local latent
 WAYS_OUT = (
     "Pass create_plates=... together with family='diagonal', 'block_diagonal' or "
     "'sparse_precision', draw the site in a plate without subsampling and index it inside the "
-    "subsampled one, or give it a guide of its own in an AutoGuideList."
+    "subsampled one, or give it a guide of its own in an AutoGuideList; or give its data to obs=."
 )
 
 

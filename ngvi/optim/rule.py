@@ -8,10 +8,9 @@ file in the packages makes an optimiser of its rule.
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from ngvi.errors import is_number
+from ngvi.errors import step_size_at
 from ngvi.families import direction
 from ngvi.families.steps import relative_scale_step
 
@@ -109,12 +108,7 @@ class Algebra:
 
     def rate(self, rates: Rates, count: Number) -> Number:
         """Return a step size after ``count`` steps."""
-        if not callable(rates):
-            return rates
-        rate = rates(count)
-        if not is_number(rate, lambda x: 0 <= x < math.inf):
-            raise ValueError(f"The schedule of a step size must give numbers, got {rate!r}.")
-        return rate
+        return step_size_at(rates, count)
 
     def at_rates(self, rates: Rates, vectors: Families, factor: Number, count: Number) -> Families:
         """Directions times their step sizes after ``count`` steps, and a factor."""

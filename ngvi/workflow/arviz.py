@@ -135,9 +135,9 @@ def axis_names(
     :param dims: the names of a variable's axes, from the user.
     :raises ValueError: for names or labels that fit no variable.
     """
-    for name, value in (("coords", coords), ("dims", dims)):
-        if not isinstance(value, Mapping):
-            raise TypeError(f"{name} must be a dictionary of lists by name, got {value!r}.")
+    for name, named in (("coords", coords), ("dims", dims)):
+        if not isinstance(named, Mapping):
+            raise TypeError(f"{name} must be a dictionary of lists by name, got {named!r}.")
     shapes = {name: value.shape[1:] for name, value in groups.posterior.items()}
     plates = {site.name: site.plates for site in sites}
     for name, site in groups.observed.items():

@@ -13,7 +13,7 @@ import optax
 
 from ngvi._door import door
 from ngvi._warn import warn
-from ngvi.errors import check_count, check_function, check_key
+from ngvi.errors import check_count, check_function, check_key, step_size_at
 from ngvi.networks.equations import IvonEquations, check_hess_init, check_ivon
 
 Schedule = Callable[[jax.Array], jax.Array]
@@ -193,7 +193,7 @@ class Loop(NamedTuple):
                 "gradient was taken: weights = tx.sample(key, params, state), gradients at "
                 "weights, then tx.update(gradients, state, params, sample=weights)."
             )
-        alpha = self.step_size(state.count) if callable(self.step_size) else self.step_size
+        alpha = step_size_at(self.step_size, state.count)
         updates, taken = self.moved(gradients, state, params, aligned(sample, gradients), alpha)
         # Of the state what follows from the gradients.
         leaves = jax.tree.leaves((updates, tuple(taken)[3:]))
@@ -293,7 +293,7 @@ def aligned(tree: Any, like: Any) -> Any:
 
 def state_dtype(weight: Any) -> Any:
     """Return the dtype of a weight's state: float32 at least."""
-    return jnp.promote_types(weight.dtype, jnp.float32)
+    return jnp.promote_types(jnp.result_type(weight), jnp.float32)
 
 
 def own_state(state: Any) -> Any:

@@ -131,7 +131,7 @@ def initial_hess(gradients: Iterable[Any], floor: float = InitialHess().floor) -
         )
     total, count = None, 0
     for gradient in gradients:
-        square = jax.tree.map(lambda g: jnp.square(g.astype(state_dtype(g))), gradient)
+        square = jax.tree.map(lambda g: jnp.square(jnp.asarray(g, state_dtype(g))), gradient)
         total = square if total is None else jax.tree.map(jnp.add, total, square)
         count += 1
     leaves, tree = jax.tree.flatten(total)

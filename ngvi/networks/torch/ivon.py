@@ -77,13 +77,13 @@ def initial_hess(
     :raises ValueError: without losses, if the gradients are all zero, or not finite.
     """
     params, count = trained(parameters_of(params)), 0
+    must = "losses must be several, of a minibatch each: (loss(x, y) for x, y in batches), got"
     if not isinstance(losses, Iterable) or isinstance(losses, Tensor):
-        raise TypeError(
-            "losses must be several, of a minibatch each: (loss(x, y) for x, y in batches), got "
-            f"{shown(losses)}."
-        )
+        raise TypeError(f"{must} {shown(losses)}.")
     squares = [torch.zeros_like(param, dtype=state_dtype(param)) for param in params]
     for loss in losses:
+        if not isinstance(loss, Tensor) or loss.ndim:
+            raise TypeError(f"{must} {shown(loss)} as one of them.")
         gradients = torch.autograd.grad(loss, params, allow_unused=True)
         for square, gradient in zip(squares, gradients, strict=True):
             if gradient is not None:
