@@ -49,6 +49,8 @@ def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
         with Keyed(key=rng_key):
             AutoGuide._setup_prototype(guide, *args, **kwargs)
         trace, scale = guide.prototype_trace, guide._requested_scale or ROBUST_INIT.scale
+        # In the model's order again, as below.
+        guide._init_locs = {n: guide._init_locs[n] for n in trace if n in guide._init_locs}
     else:
         trace, guide._init_locs, scale = found
         guide.prototype_trace, guide._prototype_frames = trace, _frames(trace)

@@ -223,7 +223,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
             found = Traced(partial(density, as_jax(self._data))).at(values, params)
         except (TypeError, IndexError):  # the model computes with its arguments, as with numpy's
             found = Traced(partial(density, self._data)).at(values, params)
-        shapes = tuple((name, jnp.shape(value)) for name, value in values.items())
+        shapes = tuple((site.name, site.shape) for site in self.sites)
         are_local = tuple(site.name for site in self.sites if self._is_local(site))
         own = self._blocks, self.order, are_local, shapes, self._unpack_latent
         return ModeMap(found[0], *own), found[1]

@@ -18,7 +18,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
-from numpyro.infer import SVI, Predictive, Trace_ELBO
+from numpyro.infer import SVI, Predictive, Trace_ELBO, init_to_sample
 
 from numpyro_ngvi import SVI as StatefulSVI
 from numpyro_ngvi import (
@@ -58,6 +58,17 @@ def test_sample_posterior_and_quantiles_have_the_asked_shapes_and_the_determinis
     np.testing.assert_array_equal(draws["largest"], draws["effect"].max(-1, keepdims=True))
     assert guide.quantiles(params, 0.3)["effect"].shape == (4,)
     assert guide.quantiles(params, 0.3)["sigma"].shape == ()
+
+
+def test_latents_are_in_the_models_order_where_a_start_is_looked_for():
+    def model():
+        numpyro.sample("b", dist.Normal(0.0, 1.0))
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        numpyro.factor("above", jnp.where(a > 1.5, 0.0, -jnp.inf))
+
+    guide = NaturalGaussianGuide(model, init_loc_fn=init_to_sample)
+    handlers.seed(guide.set_up, 0)()
+    assert [site.name for site in guide.sites] == ["b", "a"]
 
 
 def test_parameters_of_other_latents_are_refused_with_what_to_do():

@@ -189,6 +189,7 @@ CRAFTED = [
     ("validation", {"bound": "x", "error": 0.0}, "'validation' is not what"),
     ("change", {"bound": 0.0}, "'change' is not what"),
     ("data/0", np.arange(3).astype("M8[s]"), "datetime64"),
+    ("data/0", np.zeros(3, np.longdouble), "an argument is 'own' of"),
     ("loc", np.array([0.0, np.nan, 0.0]), "is not finite in"),
     ("scale_tril", np.zeros((3, 3)), "its Gaussian has no density"),
     ("scale_tril", np.ones((3, 3)), "scale_tril"),

@@ -75,7 +75,7 @@ def _array(content: bytes) -> np.ndarray:
     if dtype.kind not in KINDS or size != len(content) - file.tell():
         raise ValueError(f"an array claims to be {dtype} {shape}, and is not")
     file.seek(0)
-    return np.lib.format.read_array(file, allow_pickle=False)
+    return np.asarray(np.lib.format.read_array(file, allow_pickle=False), dtype.newbyteorder("="))
 
 
 @contextlib.contextmanager

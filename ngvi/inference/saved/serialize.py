@@ -89,14 +89,14 @@ def read_result(path: str | os.PathLike, library: str) -> Saved:
     name = os.fspath(path)
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise DamagedFileError(f"{name!r} is no regular file.")
-    with open(path, "rb") as file:
-        with files.whole(path, f"is damaged, or no result that was saved by {library}"):
-            saved = Saved(*files.unpacked(file), path=name)
-            kind, version, other = (saved.meta[key] for key in ("format", "version", "library"))
-        other = schema.printable(str(other))
-    if (kind, version) != (FORMAT, VERSION):
+    words = f"is damaged, or no result that was saved by {library}"
+    with open(path, "rb") as file, files.whole(path, words):
+        saved = Saved(*files.unpacked(file), path=name)
+        heads = (str(saved.meta[key])[:80] for key in ("format", "version", "library"))
+        kind, version, other = map(schema.printable, heads)
+    if (kind, version) != (FORMAT, str(VERSION)):
         raise ValueError(
-            f"{name!r} is of version {version!r} of {kind!r}, and this {library} reads "
+            f"{name!r} is of version {version} of {kind!r}, and this {library} reads "
             f"version {VERSION}: use the version of {library} that wrote it, or fit again."
         )
     if other != library:

@@ -10,7 +10,8 @@ import numpy as np
 
 from ngvi.inference.saved import schema
 
-#: The name of a device.
+#: Characters of numpy's types that a PPL has too, and the name of a device.
+NUMBERS = "?bBhHiIlLqQefdFD"
 PLACE = re.compile(r"(cpu|cuda|gpu|metal|mps|rocm|tpu|xpu|)(:\d{1,3})?", re.IGNORECASE)
 
 
@@ -52,13 +53,12 @@ def of_tree(tree: Any, arrays: dict[str, np.ndarray], own: Callable[[np.ndarray,
         return tree
     ((kind, content),) = tree.items()
     if kind in ("list", "tuple"):
-        parts = [of_tree(part, arrays, own) for part in content]
-        return parts if kind == "list" else tuple(parts)
+        return {"list": list, "tuple": tuple}[kind](of_tree(one, arrays, own) for one in content)
     if kind == "dict":
         return {key: of_tree(part, arrays, own) for key, part in content.items()}
     if kind == "numpy":
         return arrays[content]
     name, place = content
-    if kind != "own" or arrays[name].dtype.kind not in schema.NUMBERS or not PLACE.fullmatch(place):
+    if kind != "own" or arrays[name].dtype.char not in NUMBERS or not PLACE.fullmatch(place):
         raise ValueError(f"an argument is {kind!r} of {arrays[name].dtype} on {place!r}")
     return own(arrays[name], place)
