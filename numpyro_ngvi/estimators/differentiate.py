@@ -14,7 +14,7 @@ from ngvi.estimators.from_gradients import Averages, Gradients
 from ngvi.estimators.points import Families, PointsBySite
 from ngvi.estimators.quadrature import Expectations, expectations
 from numpyro_ngvi.estimators.mixture import of_mixture
-from numpyro_ngvi.estimators.moments import Density, finite_draws, gradients
+from numpyro_ngvi.estimators.moments import Density, gradients
 from numpyro_ngvi.estimators.quadrature import JaxCalculus, find_terms
 from numpyro_ngvi.families.base import Family
 
@@ -35,12 +35,9 @@ class Differentiator:
     label = staticmethod(jax.named_scope)
 
     def __call__(self, here: Families, points: PointsBySite) -> Gradients:
-        latents, weights = points.of(here), points.weights
+        latents = points.of(here)
         found = gradients(self.density, latents, self.params, points.keys, self.at_once)
-        kept = finite_draws((found.values, found.by_site))
-        by_site = {site: weights[:, None] * slopes for site, slopes in found.by_site.items()}
-        params = jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), found.params)
-        return Gradients(found.values, by_site, kept, params)
+        return found(here, points)
 
     def gradient_of(self, function: Callable[[Family], jax.Array], family: Family) -> Family:
         return jax.grad(function)(family)

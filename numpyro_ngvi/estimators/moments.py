@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ngvi.estimators.points import Arrays
+from ngvi.estimators.from_gradients import Gradients
+from ngvi.estimators.points import Arrays, Families, PointsBySite
 
 #: ``density(latents, params, key)``: the log density at one draw, a scalar. ``params`` is a
 #: pytree of whatever else is to be differentiated, the key is that of the guide's other draws.
@@ -16,11 +17,19 @@ Density = Callable[[Arrays, Any, jax.Array], jax.Array]
 
 
 class Draws(NamedTuple):
-    """Values and gradients at draws."""
+    """Values and gradients at draws, which estimators can be given as what evaluates them."""
 
     values: jax.Array  #: Values of shape ``(N,)``.
     by_site: Arrays  #: Gradients of shapes ``(N, d)``.
     params: Any  #: Gradients with a leading axis of ``N``.
+
+    label = staticmethod(jax.named_scope)
+
+    def __call__(self, here: Families, points: PointsBySite) -> Gradients:
+        kept, weights = finite_draws((self.values, self.by_site)), points.weights
+        by_site = {site: weights[:, None] * slopes for site, slopes in self.by_site.items()}
+        params = jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, 1), self.params)
+        return Gradients(self.values, by_site, kept, params)
 
 
 def gradients(

@@ -7,6 +7,7 @@ compiled for the first one serves the second one.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jax import random
 from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points
 from numpyro_ngvi import estimators as curvature
+from numpyro_ngvi.estimators.moments import Draws
 from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, not_gaussian, posteriors
 from numpyro_ngvi.tracing.traced import Operations
@@ -58,13 +60,7 @@ class Evaluation:
 
         evaluate = curvature.Differentiator(log_density, self.at_once[0], not_gaussian(state))
         estimate = curvature.make_estimator(self.estimator, self.cost)(evaluate, here, points)
-        first = points.some(slice(len(estimate.values)))
-        # Not finite, if a value is not: the search is to see it.
-        gains = first.weights * (estimate.values - curvature.log_q(here, first.noise))
-        value = jnp.sum(gains) / jnp.sum(first.weights)
-        found = [estimate.directions[site] for site in here]
-        of_direction = gradient_of(list(here.values()), found)
-        return value, flat(found), of_direction, estimate.params
+        return _of_group(here, points, estimate)
 
     def some_values(
         self,
@@ -95,6 +91,38 @@ class Evaluation:
             return self.density(held, latents, state, key, random.key(0), rows, arrays)
 
         return jax.vmap(jax.value_and_grad(value))(theta)
+
+
+@dataclasses.dataclass(frozen=True)
+class Averages:
+    """Groups from the gradients at their points, which :meth:`Evaluation.some_points` has found.
+
+    :param dims: of the latents by site.
+    :param estimator: of groups, and with ``cost`` what one takes.
+    """
+
+    dims: tuple[tuple[str, int], ...]
+    estimator: str
+    cost: EstimateCost
+
+    def group(self, state: State, points: Points, values: jax.Array, slopes: jax.Array) -> tuple:
+        """Return what :meth:`Evaluation.one_group` does."""
+        noise, found = (by_site(self.dims, part) for part in (points.noise, slopes))
+        here, evaluate = posteriors(state), Draws(values, found, ())
+        points = curvature.PointsBySite(noise, points.weights, points.weights)
+        estimate = curvature.make_estimator(self.estimator, self.cost)(evaluate, here, points)
+        return _of_group(here, points, estimate)
+
+
+def _of_group(here: dict, points: curvature.PointsBySite, estimate: Any) -> tuple:
+    """Return the bound, natural gradient, its dual, and the gradient of other parameters."""
+    first = points.some(slice(len(estimate.values)))
+    # Not finite, if a value is not: the search is to see it.
+    gains = first.weights * (estimate.values - curvature.log_q(here, first.noise))
+    value = jnp.sum(gains) / jnp.sum(first.weights)
+    found = [estimate.directions[site] for site in here]
+    of_direction = gradient_of(list(here.values()), found)
+    return value, flat(found), of_direction, estimate.params
 
 
 def by_site(dims: tuple[tuple[str, int], ...], vectors: jax.Array) -> dict[str, jax.Array]:

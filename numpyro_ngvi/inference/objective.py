@@ -22,7 +22,7 @@ from ngvi.inference.problem import Rows
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference.evaluation import Evaluation
+from numpyro_ngvi.inference.evaluation import Averages, Evaluation
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
@@ -86,7 +86,12 @@ class Objective(problem.Objective):
         self._visited_size, self._data_size = visited_size, data_size
         self._visited_rows = math.ceil(visited * num_rows)
         self._values_at_once = min(VALUES_AT_ONCE, points_at_once(visited_size))
-        self._points_at_once = POINTS_AT_ONCE if visited_size <= FEW_AT_POINTS else 1
+        most = MODES_AT_ONCE if self._finds_modes else POINTS_AT_ONCE
+        self._points_at_once = most if visited_size <= FEW_AT_POINTS else 1
+        # On other devices all points of a group share a pass.
+        has_points = self.estimator == "spherical" and jax.default_backend() == "cpu"
+        is_fixed = not self.is_subsampled and not space.has_model_parameters
+        self._sees_points = has_points and is_fixed and space.noise_dim == space.dim
         self._traced = Traced(self._log_density)
         self._is_for_double = True
         self._programs: dict[tuple, Callable] = {}
@@ -114,7 +119,8 @@ class Objective(problem.Objective):
             (Points(*(part.astype(dtype) for part in group.points)), np.uint32(group.seed))
             for group in sample
         )
-        found = self._compiled(_GROUP, state, rows, some)
+        run = self._by_points if self._sees_points else self._compiled
+        found = run(_GROUP, state, rows, some)
         values, naturals, gradients, parameters = zip(*jax.device_get(found), strict=True)
         naturals = np.stack(naturals)
         leaves = zip(*map(jax.tree.leaves, parameters), strict=True)
@@ -130,15 +136,31 @@ class Objective(problem.Objective):
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         self.cost.gradients += len(theta)
-        points = theta.astype(self._space.dtype)
-        own = {**self._space.initial, **not_gaussian(state)}  # one program for all Gaussians
         at_once = self._points_at_once
         if len(theta) > POINTS_AT_ONCE:
             at_once = min(CHAINS_AT_ONCE, self._values_at_once)
-        some = zip(blocks(points, at_once))
+        values, gradients = self._gradients(state, theta, rows, at_once)
+        return values.astype(float), gradients.astype(float)
+
+    def _gradients(
+        self, state: State, theta: np.ndarray, rows: np.ndarray | None, at_once: int
+    ) -> Iterable[np.ndarray]:
+        own = {**self._space.initial, **not_gaussian(state)}  # one program for all Gaussians
+        some = zip(blocks(theta.astype(self._space.dtype), at_once))
         found = zip(*jax.device_get(self._compiled(_POINTS, own, rows, some)), strict=True)
-        values, gradients = (np.concatenate(part)[: len(theta)].astype(float) for part in found)
-        return values, gradients
+        return (np.concatenate(part)[: len(theta)] for part in found)
+
+    def _by_points(self, name: str, state: State, rows: Any, some: Iterable[tuple]) -> list:
+        """Run groups by the program of gradients at points, which the search has anyway."""
+        own = Averages(tuple(self._space.dims.items()), self.estimator, self._cost)
+        average, found = compiled(own.group, of=own), []
+        at_once = self._points_at_once
+        if at_once == 1:
+            at_once = min(CHAINS_AT_ONCE, self._values_at_once)
+        for points, _ in some:
+            theta, _ = self._space.draw(state, points.noise)
+            found.append(average(state, points, *self._gradients(state, theta, rows, at_once)))
+        return found
 
     def log_density(
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
