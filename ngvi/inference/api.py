@@ -18,7 +18,7 @@ from ngvi.inference.estimate import State
 from ngvi.inference.monitor import OPTIMUM, VERIFYING, Monitor, StoppedByCallback, TimeLimitReached
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.options import LEVELS
-from ngvi.inference.prices import Timed
+from ngvi.inference.prices import Timed, num_in_time
 from ngvi.inference.problem import Integrated, Problem
 from ngvi.inference.request import Request
 from ngvi.inference.runs import Run, are_apart
@@ -69,10 +69,13 @@ def optimise(
                 ending = Ending.NO_START
         except TimeLimitReached:
             ending = Ending.TIME_LIMIT  # hours of work, maybe: keep what there is
-            few = dataclasses.replace(
-                request.options, validation=request.options.validation.coarse()
-            )
-            search.runs.options = few
+            price, left = problem.objective.cost.prices.draw, request.time_limit - request.seconds
+            few = request.options.validation.coarse()
+            count = num_in_time(few.min_draws, price, 0.5 * left)
+            in_double = few.num_in_double if count == few.min_draws else 0
+            numbers = {"min_draws": count, "max_draws": count, "num_in_double": in_double}
+            few = dataclasses.replace(few, **numbers)
+            search.runs.options = dataclasses.replace(request.options, validation=few)
         except StoppedByCallback:
             ending = Ending.CALLBACK
         except KeyboardInterrupt:

@@ -286,9 +286,11 @@ class FitCall:
         if self.given.draws == GAUSSIAN or "diagnostics" in vars(result):
             return
         self.monitor.phase = DRAWS
-        left = 0.0 if ending else self.request.time_limit - self.request.seconds
+        left = self.request.time_limit - self.request.seconds
         with contextlib.suppress(KeyboardInterrupt):  # they are made when they are asked for
-            vars(result)["diagnostics"] = made(result, self.given.draws, left)
+            vars(result)["diagnostics"] = made(
+                result, self.given.draws, left, has_ended=ending is None
+            )
         result.seconds = self.request.seconds
 
     def _why_no_start(self, outcome: Outcome) -> str:

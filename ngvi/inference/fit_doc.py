@@ -52,10 +52,10 @@ result then has a latent ``"_no_latents"``, a standard normal on which nothing d
     eight; or 20,000 in all if that is more, but no more than eight times as many as led to the
     best one. The search ends sooner where a better optimum is unlikely.
 :param time_limit: in seconds of wall-clock time, None for no limit. It has the last validation and
-    the report in it: no evaluation begins that would leave them less than 200 draws each, by what
-    one has taken so far. A fit ends with the first step, or the compilation, in which it is
-    reached, and keeps what there is: an optimum that was found and checked before is claimed. So
-    does one that Ctrl-C interrupts.
+    the report in it: no evaluation begins that would leave them less than 200 draws each, or a
+    fifth of the time, by what one has taken so far. A fit ends with the first step, or the
+    compilation, in which it is reached, and keeps what there is: an optimum that was found and
+    checked before is claimed. So does one that Ctrl-C interrupts.
 :param callback: called after each step with the number of steps, the bound over the step's
     draws and its estimated distance to the optimum, both in nats. If it returns True, or raises
     ``StopIteration``, the fit ends and keeps what there is.

@@ -19,25 +19,26 @@ from ngvi.inference.problem import Cost, Forwarding, Objective
 
 #: Part of a fit's seconds that a phase may take unasked, and the seconds that any may.
 PART, FREE = 0.2, 1.0
-#: Draws that are made at any price.
-FEW_DRAWS = 200
+#: Draws that are made whatever part of the fit's seconds they take, and whatever time is left.
+FEW_DRAWS, FEWEST_DRAWS = 200, 8
 #: Seconds of a run of the model, or of a gradient, of which a user hears, and how many a fit takes.
 SLOW, OF_A_FIT = 2.0, 1000
 #: Seconds that a call, or a phase, may take beyond those of the fit without a word.
 UNSAID = 10.0
 
 
-def warn_of_slow(seconds: float) -> None:
+def warn_of_slow(seconds: float, at_least: str = "") -> None:
     """Warn of what a fit will take, if that is long.
 
     :param seconds: of a run of the model, or of a gradient.
+    :param at_least: words, of one that has not ended.
     """
     if seconds > SLOW:
         warn(
-            f"A run of the model takes {seconds:.3g} s, and a fit takes {OF_A_FIT:,} of them and "
-            f"more, {seconds * OF_A_FIT / 3600:.2g} hours. Vectorise its loops, give time_limit= "
-            "or family='diagonal', or learn from minibatches by SVI(model, guide, IVON(), "
-            "NaturalELBO(1, 'stein'))."
+            f"A run of the model takes {at_least}{seconds:.3g} s, and a fit takes {OF_A_FIT:,} of "
+            f"them and more, {seconds * OF_A_FIT / 3600:.2g} hours. Vectorise its loops, give "
+            "time_limit= or family='diagonal', or learn from minibatches by SVI(model, guide, "
+            "IVON(), NaturalELBO(1, 'stein'))."
         )
 
 
@@ -56,15 +57,25 @@ def say_price(result: Any, what: str, evaluations: float) -> None:
         )
 
 
-def num_affordable(result: Any, wanted: int) -> int:
+def num_affordable(result: Any, wanted: int, left: float = math.inf) -> int:
     """Return how many draws of a result are evaluated: as many as wanted, or as its part pays for.
 
     :param result: a ``FitResult``, which has their price.
+    :param left: seconds of its time limit.
     """
     price, allowed = result.cost.prices.draw, max(PART * result.seconds, FREE)
-    if not wanted * price > allowed:  # nor if the price is not known
-        return wanted
-    return min(wanted, max(FEW_DRAWS, int(allowed / price)))
+    if wanted * price > allowed:  # not if the price is not known
+        wanted = min(wanted, max(FEW_DRAWS, int(allowed / price)))
+    return num_in_time(wanted, price, left)
+
+
+def num_in_time(wanted: int, price: float, left: float) -> int:
+    """Return how many draws there is time for, and a few at any price.
+
+    :param price: seconds of one, NaN if it is not known.
+    :param left: seconds.
+    """
+    return min(wanted, max(FEWEST_DRAWS, int(left / price))) if wanted * price > left else wanted
 
 
 class Timed(Forwarding):
@@ -100,9 +111,8 @@ class Timed(Forwarding):
 
     def _of_report(self) -> float:
         """Return the seconds of a time limit that are the last validation's and the report's."""
-        price = _known(self.inner.cost.prices.draw)
-        of_report = min(PART * self._monitor.time_limit, NUM_DRAWS * price)
-        return FEW_DRAWS * price + max(FEW_DRAWS * price, of_report)
+        price, most = _known(self.inner.cost.prices.draw), PART * self._monitor.time_limit
+        return sum(min(count * price, most) for count in (FEW_DRAWS, NUM_DRAWS))
 
 
 def _amounts(name: str, at: Any) -> dict[str, int]:

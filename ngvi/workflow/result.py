@@ -384,6 +384,7 @@ class FitResult(Fitted):
         """Make the model's problem again, and the state that the result has; for use within."""
         with self._ppl.running(self):
             problem, state = self._ppl.problem(self)
+            problem.objective.cost.prices = self.cost.prices
             chains.warn_if_stale(self, problem, state)
             yield problem, state
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,6 +19,7 @@ from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points
 from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Sample
+from ngvi.inference.prices import SLOW, warn_of_slow
 from ngvi.inference.problem import Rows
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.coordinates import families_in
@@ -167,7 +169,9 @@ class Objective(problem.Objective):
     ) -> np.ndarray:
         self.cost.values += len(theta)
         points = theta.astype(self._space.dtype)
-        parts = blocks(points, self._values_at_once)
+        # A price that is not known is no reason for few.
+        is_slow = self.cost.prices.draw * self._values_at_once > SLOW
+        parts = blocks(points, self._points_at_once if is_slow else self._values_at_once)
         some = ((part, np.uint32(index)) for index, part in enumerate(parts))
         found = self._compiled("some_values", state, rows, some)
         return np.concatenate([np.asarray(part, float) for part in found])[: len(theta)]
@@ -215,7 +219,10 @@ class Objective(problem.Objective):
 
     def _compiled(self, name: str, state: State, rows: Any, some: Iterable[tuple]) -> list:
         """Run a method of :class:`Evaluation` on each of some inputs, alike in shape."""
-        return self._arguments.call(self._run, name, state, rows, list(some))
+        found = self._arguments.call(self._run, name, state, rows, list(some))
+        if math.isnan(self.cost.prices.draw):
+            _wait(found[0], len(jax.tree.leaves(found[0])[0]))
+        return found
 
     def _run(self, name: str, state: State, rows: Any, some: list[tuple], arrays: list) -> list:
         rows = None if rows is None else rows.astype(np.int32)  # JAX's own integers
@@ -294,6 +301,19 @@ class Objective(problem.Objective):
         missed = functools.partial(sites_with_missed_curvature, *run, here, params)
         means = {site: family.mean for site, family in here.items()}
         return hessian_obstacle(density, means, params, random.key(0), missed)
+
+
+def _wait(found: Any, count: int) -> None:
+    """Wait for the first evaluations of a model, and say so if these take long.
+
+    :param count: of evaluations.
+    """
+    start, leaves = time.perf_counter(), jax.tree.leaves(found)
+    seconds = 0.0
+    while seconds <= SLOW and not all(leaf.is_ready() for leaf in leaves):
+        time.sleep(1e-3)
+        seconds = (time.perf_counter() - start) / count
+    warn_of_slow(seconds, "more than ")
 
 
 def _at_once(data_size: int, num_rows: int, has_modes: bool) -> int:

@@ -63,17 +63,19 @@ def test_what_compiles_has_no_price():
 
 
 @pytest.mark.parametrize(
-    "price, seconds, expected",
+    "price, seconds, left, expected",
     [
-        (math.nan, 1.0, 4000),
-        (1e-4, 0.1, 4000),  # less than a second
-        (0.01, 100.0, 2000),  # a fifth of the fit
-        (1.0, 100.0, 200),  # the fewest that say anything
+        (math.nan, 1.0, 0.0, 4000),
+        (1e-4, 0.1, math.inf, 4000),  # less than a second
+        (0.01, 100.0, math.inf, 2000),  # a fifth of the fit
+        (1.0, 100.0, math.inf, 200),  # the fewest that say anything
+        (1.0, 100.0, 50.0, 50),  # of a time limit
+        (1.0, 100.0, -1.0, 8),
     ],
 )
-def test_draws_of_the_report_take_a_fifth_of_the_fit(price, seconds, expected):
+def test_draws_of_the_report_take_a_fifth_of_the_fit(price, seconds, left, expected):
     cost = dataclasses.replace(Cost(), prices=Prices(value=price))
-    assert num_affordable(SimpleNamespace(cost=cost, seconds=seconds), 4000) == expected
+    assert num_affordable(SimpleNamespace(cost=cost, seconds=seconds), 4000, left) == expected
 
 
 def test_counts_are_the_evaluations_by_kind_without_their_prices():

@@ -36,7 +36,7 @@ from ngvi.inference.draws.proposals import (
     proposal_for,
 )
 from ngvi.inference.options import LEVELS
-from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable, say_price
+from ngvi.inference.prices import FEW_DRAWS, num_affordable, say_price
 from ngvi.inference.problem import Objective, Problem
 from ngvi.inference.saved.schema import printable
 from ngvi.inference.tells import TellsWhatItHas
@@ -49,7 +49,8 @@ MAX_LATENTS = 2000
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
 #: Gradients that NUTS takes as a rule, and may take unasked at most: those of four chains of 1,000
-#: draws and as much warm-up, of 60 steps each. Seconds that these may take, or times the fit.
+#: draws and as much warm-up, of 60 steps each. Seconds that draws may take, those by weights as
+#: long as the fit, and those of chains so many times as long.
 USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000, 10.0, 10.0
 
 
@@ -177,19 +178,21 @@ def undefined(why: str) -> Diagnostics:
     return Diagnostics(GAUSSIAN, Accuracy(fault=why), "the Gaussian, which nothing can be said of")
 
 
-def made(result: Any, asked: str, seconds: float = math.inf) -> Diagnostics:
+def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = True) -> Diagnostics:
     """Make the draws of a result, and add what they cost to its own.
 
     :param asked: who may make them.
-    :param seconds: that are left, for NUTS.
+    :param seconds: that are left.
+    :param has_ended: whether the fit has: else no chains go on from there.
     """
     start = time.perf_counter()
     with result._at_end() as (problem, state):
         rng = np.random.default_rng(result._ppl.seed_of_diagnostics(result))
-        makes = _Maker(result, problem, state, rng)
+        makes = _Maker(result, problem, state, rng, seconds)
         found = makes.by_weights(asked)
         result.cost = dataclasses.replace(result.cost)
         result.cost.share(problem.objective.cost)
+    seconds = start + seconds - time.perf_counter() if has_ended else 0.0
     if asked == AUTO:  # also a limit for chains, whose gradients may take longer than the fit's
         seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
@@ -242,8 +245,11 @@ def way_on(result: Any, found: Diagnostics) -> str:
 class _Maker:
     """Maker of the draws of a result by weights."""
 
-    def __init__(self, result: Any, problem: Problem, state: Any, rng: np.random.Generator) -> None:
+    def __init__(
+        self, result: Any, problem: Problem, state: Any, rng: np.random.Generator, left: float
+    ) -> None:
         self.result, self.problem, self.state, self.rng = result, problem, state, rng
+        self.left = left
         self.why_no_weights = why_undefined(result, problem)
         self.why_no_density = why_without_density(result, problem)
 
@@ -255,7 +261,7 @@ class _Maker:
         if self.why_no_weights:
             return undefined(self.why_no_weights)
         most = max(FEW_DRAWS, NUMBERS_AT_ONCE // self.problem.space.noise_dim)
-        count = num_affordable(self.result, min(NUM_DRAWS, most))
+        count = num_affordable(self.result, min(NUM_DRAWS, most), 0.5 * self.left)
         say_price(self.result, "draws", count)
         gaussian = Proposal(self.problem, self.state)
         try:
@@ -268,7 +274,8 @@ class _Maker:
         if is_enough or self.why_no_density:
             return best
         is_large, is_hopeless = self.result.dim > MAX_LATENTS, pilot.share < HOPELESS
-        is_long = FIRST_DRAWS * self.result.cost.prices.draw > max(self.result.seconds, FREE)
+        needed = (NUM_DRAWS + FIRST_DRAWS) * self.result.cost.prices.draw
+        is_long = needed > min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
         is_vain = is_large or is_hopeless or is_long or bool(best.accuracy.fault)
         if asked == AUTO and is_vain:
             return best
@@ -279,7 +286,9 @@ class _Maker:
         proposal = proposal_for(self.problem, self.state, pilot, self.rng)
         found = proposal.weighed(FIRST_DRAWS, self.rng)
         accuracy = self._accuracy(found, True)
-        if not accuracy.is_accurate and MOST_DRAWS * found.share > ENOUGH_DRAWS:
+        is_worth = MOST_DRAWS * found.share > ENOUGH_DRAWS
+        is_late = MOST_DRAWS * self.result.cost.prices.draw > self.left
+        if not accuracy.is_accurate and is_worth and not is_late:
             found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
             accuracy = self._accuracy(found, True)
         worth = f"{len(found.raw):,} draws worth {found.effective:,.0f}"
