@@ -94,7 +94,7 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Averages:
+class GroupAverages:
     """Groups from the gradients at their points, which :meth:`Evaluation.some_points` has found.
 
     :param dims: of the latents by site.

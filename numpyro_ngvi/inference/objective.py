@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,17 +13,18 @@ import numpy as np
 from jax import random
 from numpyro import handlers
 
-from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, points_at_once
+from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points
 from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Sample
-from ngvi.inference.prices import SLOW, warn_of_slow
+from ngvi.inference.prices import SLOW
 from ngvi.inference.problem import Rows
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference.evaluation import Averages, Evaluation
+from numpyro_ngvi.inference.evaluation import Evaluation, GroupAverages
+from numpyro_ngvi.inference.passes import POINTS_AT_ONCE, Passes, wait
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
@@ -33,20 +33,8 @@ from numpyro_ngvi.tracing.prior import draws_of_prior
 from numpyro_ngvi.tracing.sites import subsampled_plates
 from numpyro_ngvi.tracing.traced import Traced, key_like
 
-#: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
-#: do: passes cost next to nothing to run, and a loop to compile.
-ROWS_AT_ONCE, FEWEST_AT_ONCE = 2**17, 16
-#: Where modes are searched for, all draws of a pass wait for the slowest of them.
-MODES_AT_ONCE = 4
 #: Data of more numbers than these, 256 MiB, are not copied to double precision.
 MOST_NUMBERS = 2**25
-#: Points share a program that has their gradients, and the last is repeated to fill it up, as long
-#: as an array has no more numbers than these: a call then costs more than a point.
-POINTS_AT_ONCE, FEW_AT_POINTS = 8, 2**13
-#: Values of a call: whoever wants one has the others evaluated as well.
-VALUES_AT_ONCE = 128
-#: More points, those of chains, share a pass of as many as these.
-CHAINS_AT_ONCE = 32
 #: Points of a pass in double precision.
 POINTS_IN_DOUBLE = 16
 #: Methods of :class:`Evaluation`, and what else is a program of one: values in double precision.
@@ -83,13 +71,9 @@ class Objective(problem.Objective):
         self.is_subsampled = bool(plates)
         self.rows = rows = Rows(*plates[0]) if len(plates) == 1 else None
         visited = rows.visited / rows.size if rows else 1.0
-        visited_size = math.ceil(visited * data_size)
         self._finds_modes = isinstance(guide, ReparametrizedGaussianGuide)
-        self._visited_size, self._data_size = visited_size, data_size
-        self._visited_rows = math.ceil(visited * num_rows)
-        self._values_at_once = min(VALUES_AT_ONCE, points_at_once(visited_size))
-        most = MODES_AT_ONCE if self._finds_modes else POINTS_AT_ONCE
-        self._points_at_once = most if visited_size <= FEW_AT_POINTS else 1
+        sizes = (math.ceil(visited * size) for size in (data_size, num_rows))
+        self._passes, self._data_size = Passes(*sizes, self._finds_modes), data_size
         # On other devices all points of a group share a pass.
         has_points = self.estimator == "spherical" and jax.default_backend() == "cpu"
         is_fixed = not self.is_subsampled and not space.has_model_parameters
@@ -138,9 +122,7 @@ class Objective(problem.Objective):
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         self.cost.gradients += len(theta)
-        at_once = self._points_at_once
-        if len(theta) > POINTS_AT_ONCE:
-            at_once = min(CHAINS_AT_ONCE, self._values_at_once)
+        at_once = self._passes.chains if len(theta) > POINTS_AT_ONCE else self._passes.points
         values, gradients = self._gradients(state, theta, rows, at_once)
         return values.astype(float), gradients.astype(float)
 
@@ -154,11 +136,9 @@ class Objective(problem.Objective):
 
     def _by_points(self, name: str, state: State, rows: Any, some: Iterable[tuple]) -> list:
         """Run groups by the program of gradients at points, which the search has anyway."""
-        own = Averages(tuple(self._space.dims.items()), self.estimator, self._cost)
+        own = GroupAverages(tuple(self._space.dims.items()), self.estimator, self._cost)
         average, found = compiled(own.group, of=own), []
-        at_once = self._points_at_once
-        if at_once == 1:
-            at_once = min(CHAINS_AT_ONCE, self._values_at_once)
+        at_once = self._passes.group
         for points, _ in some:
             theta, _ = self._space.draw(state, points.noise)
             found.append(average(state, points, *self._gradients(state, theta, rows, at_once)))
@@ -170,8 +150,8 @@ class Objective(problem.Objective):
         self.cost.values += len(theta)
         points = theta.astype(self._space.dtype)
         # A price that is not known is no reason for few.
-        is_slow = self.cost.prices.draw * self._values_at_once > SLOW
-        parts = blocks(points, self._points_at_once if is_slow else self._values_at_once)
+        is_slow = self.cost.prices.draw * self._passes.values > SLOW
+        parts = blocks(points, self._passes.points if is_slow else self._passes.values)
         some = ((part, np.uint32(index)) for index, part in enumerate(parts))
         found = self._compiled("some_values", state, rows, some)
         return np.concatenate([np.asarray(part, float) for part in found])[: len(theta)]
@@ -221,7 +201,7 @@ class Objective(problem.Objective):
         """Run a method of :class:`Evaluation` on each of some inputs, alike in shape."""
         found = self._arguments.call(self._run, name, state, rows, list(some))
         if math.isnan(self.cost.prices.draw):
-            _wait(found[0], len(jax.tree.leaves(found[0])[0]))
+            wait(found[0])
         return found
 
     def _run(self, name: str, state: State, rows: Any, some: list[tuple], arrays: list) -> list:
@@ -233,12 +213,11 @@ class Objective(problem.Objective):
         density, held = self._traced.at(latents, state, key, key, rows, arrays)
         is_short = self._is_short(name)
         if (name, density, is_short) not in self._programs:
-            has_modes = self._finds_modes and not is_short
-            at_once = _at_once(self._visited_size, self._visited_rows, has_modes)
-            both = at_once, (1 if has_modes else 4) * at_once
             # Values are the same programs for whoever asks, with whatever estimator.
             how = (self.estimator, self._cost) if name == _GROUP else _OF_VALUES
-            own = Evaluation(density, tuple(self._space.dims.items()), *how, both)
+            own = Evaluation(
+                density, tuple(self._space.dims.items()), *how, self._passes.inside(is_short)
+            )
             method = getattr(own, _METHODS.get(name, name))
             of = own if density.is_known else None
             options = self._how_compiled(name, is_short)
@@ -258,7 +237,7 @@ class Objective(problem.Objective):
         if not self._finds_modes:
             return {}
         # A value takes less than a gradient.
-        draws = self._points_at_once if name == _POINTS else self._values_at_once
+        draws = self._passes.points if name == _POINTS else self._passes.values
         draws = self._cost.num_gradients if name == _GROUP else draws
         return {"runs_once": is_short, "num_numbers": 0 if is_short else draws * self._data_size}
 
@@ -301,29 +280,6 @@ class Objective(problem.Objective):
         missed = functools.partial(sites_with_missed_curvature, *run, here, params)
         means = {site: family.mean for site, family in here.items()}
         return hessian_obstacle(density, means, params, random.key(0), missed)
-
-
-def _wait(found: Any, count: int) -> None:
-    """Wait for the first evaluations of a model, and say so if these take long.
-
-    :param count: of evaluations.
-    """
-    start, leaves = time.perf_counter(), jax.tree.leaves(found)
-    seconds = 0.0
-    while seconds <= SLOW and not all(leaf.is_ready() for leaf in leaves):
-        time.sleep(1e-3)
-        seconds = (time.perf_counter() - start) / count
-    warn_of_slow(seconds, "more than ")
-
-
-def _at_once(data_size: int, num_rows: int, has_modes: bool) -> int:
-    """Return how many draws share a pass of a program."""
-    most = points_at_once(data_size)
-    if jax.default_backend() != "cpu":
-        return most
-    if has_modes:
-        return MODES_AT_ONCE
-    return min(most, max(FEWEST_AT_ONCE, ROWS_AT_ONCE // max(num_rows, 1)))
 
 
 def _in_double(tree: Any) -> Any:

@@ -171,10 +171,7 @@ class Diagnostics(TellsWhatItHas):
 
 
 def undefined(why: str) -> Diagnostics:
-    """Return the account of a Gaussian without importance weights.
-
-    :param why: in words.
-    """
+    """Return the account of a Gaussian without importance weights, and why it has none."""
     return Diagnostics(GAUSSIAN, Accuracy(fault=why), "the Gaussian, which nothing can be said of")
 
 
@@ -263,9 +260,8 @@ class _Maker:
         most = max(FEW_DRAWS, NUMBERS_AT_ONCE // self.problem.space.noise_dim)
         count = num_affordable(self.result, min(NUM_DRAWS, most), 0.5 * self.left)
         say_price(self.result, "draws", count)
-        gaussian = Proposal(self.problem, self.state)
         try:
-            pilot = gaussian.weighed(count, self.rng)
+            pilot = Proposal(self.problem, self.state).weighed(count, self.rng)
         except ValueError as error:
             return undefined(str(error))
         how = f"the Gaussian as it is, by weights of {count:,} draws"
@@ -286,9 +282,9 @@ class _Maker:
         proposal = proposal_for(self.problem, self.state, pilot, self.rng)
         found = proposal.weighed(FIRST_DRAWS, self.rng)
         accuracy = self._accuracy(found, True)
-        is_worth = MOST_DRAWS * found.share > ENOUGH_DRAWS
         is_late = MOST_DRAWS * self.result.cost.prices.draw > self.left
-        if not accuracy.is_accurate and is_worth and not is_late:
+        is_vain = is_late or MOST_DRAWS * found.share <= ENOUGH_DRAWS
+        if not accuracy.is_accurate and not is_vain:
             found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
             accuracy = self._accuracy(found, True)
         worth = f"{len(found.raw):,} draws worth {found.effective:,.0f}"
