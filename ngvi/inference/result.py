@@ -56,7 +56,8 @@ class Fitted(TellsWhatItHas):
     trace: Trace
     #: ``"certified"``: the bound is within the tolerance of this optimum, and no better one is
     #: likely; ``"local"``: others have not been ruled out; ``"not converged"``; or of ``update``
-    #: ``"approximate"``: earlier rows count as Gaussians, and the optimum of all may be elsewhere.
+    #: (which looks for no others) ``"approximate"``: earlier rows count as Gaussians, and the
+    #: optimum of all may be elsewhere.
     verdict: Verdict
     #: Why the fit stopped and, if it has not converged, what to try.
     reason: str

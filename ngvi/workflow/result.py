@@ -351,8 +351,9 @@ class FitResult(Fitted):
         were when these came, and ``change.drift`` adds up, in nats, half of the variance that
         ``log w`` had each time: what their being Gaussians costs. Where twice as much is more than
         the tolerance the verdict is ``"approximate"``, and it warns: the optimum of all rows may be
-        elsewhere. ``bound`` is an estimate of all rows' bound, and ``bound_error`` has these
-        variances in it. It warns of rows that the result has. The fit stays as it is::
+        elsewhere. Else it is ``"local"``, as no other optima are looked for. ``bound`` estimates
+        all rows' bound; these variances are in ``bound_error``. Rows that the result has are warned
+        of. The fit stays as it is::
 
             result = result.update(X[1000:2000], y[1000:2000])
 

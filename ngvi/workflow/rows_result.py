@@ -24,7 +24,7 @@ from ngvi.inference.posterior import to_numpy
 from ngvi.inference.prices import num_affordable, say_price
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import KEPT
-from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL
+from ngvi.inference.verdict.outcome import LOCAL
 from ngvi.latents.layout import Site
 from ngvi.workflow.arviz import ArvizGroups, constant_data
 from ngvi.workflow.climb import climb, polished
@@ -173,7 +173,7 @@ def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
         log_weights = problem.log_weights(state, noise)
         cost = dataclasses.replace(problem.objective.cost)
     fields = account(old, steps, log_weights, new.change)
-    if old.converged and fields["verdict"] not in (CERTIFIED, LOCAL):
+    if old.converged and fields["verdict"] != LOCAL:
         warn(f"{what}: {fields['reason']}.")
     return moved._with_fields(cost=cost, seconds=time.perf_counter() - start_time, **fields)
 

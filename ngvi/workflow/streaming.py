@@ -26,7 +26,7 @@ from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Forwarding, Objective
 from ngvi.inference.trace import Trace
-from ngvi.inference.verdict.outcome import APPROXIMATE, NOT_CONVERGED
+from ngvi.inference.verdict.outcome import APPROXIMATE, LOCAL, NOT_CONVERGED
 from ngvi.inference.verdict.validation import Validation
 from ngvi.workflow.arviz import ArvizGroups, Observed
 from ngvi.workflow.climb import Steps
@@ -138,8 +138,10 @@ def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> 
         verdict = NOT_CONVERGED
     elif not old.converged:
         words += f"; before them: {old.reason}"
-    elif steps.left + change.left_open > DEFAULTS.tolerance:
-        verdict = APPROXIMATE
+    else:
+        words += "; other optima have not been looked for"
+        is_near = steps.left + change.left_open <= DEFAULTS.tolerance
+        verdict = LOCAL if is_near else APPROXIMATE
     if change.drift > DEFAULTS.left:
         words += f"; {change.in_words()}"
     return {

@@ -196,6 +196,7 @@ CRAFTED = [
     ("trace/losses", np.zeros((2, 2)), "no result has an array"),
     ("trace/losses", np.array(["a"]), "no result has an array"),
     ("trace/losses", np.zeros(50), "the same number of steps"),
+    ("trace/losses", None, "'trace/losses' is missing"),
     ("else", np.zeros(1), "no result has an array"),
 ]
 
@@ -217,6 +218,8 @@ def test_what_somebody_made_is_refused_as_damaged(ppl, tmp_path):
         if isinstance(value, np.ndarray):
             name = next((name for name in arrays if name.endswith(where)), where)
             others[name] = value
+        elif value is None and where in others:
+            del others[where]
         else:
             placed(changed, where.split("."), value)
         files.write(path, files.packed(changed, others))

@@ -116,6 +116,21 @@ def test_an_update_far_from_the_optimum_of_all_rows_is_not_certified(pyro_backen
     assert abs(both.bound - full.bound) < 3 * both.bound_error
 
 
+def test_new_rows_that_make_another_optimum_the_better_one_are_local(ppl):
+    def model(weight, y):
+        z = ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        near, far = (ppl.np.exp(-5.0 * (z - at) ** 2) for at in (0.5, -2.0))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(weight * (1.5 * near + 2.0 * far), 0.3), obs=y)
+
+    before, new = (tuple(map(ppl.array, (np.full(4, w), np.full(4, 2.0 * w)))) for w in (0.0, 1.0))
+    one = result(ppl, model, before, at=(np.full(1, 0.3), np.eye(1)))
+    other = one.update(*new)
+    assert (one.verdict, other.verdict, other.converged) == ("certified", "local", True)
+    assert "other optima have not been looked for" in other.reason
+    assert other.without([0]).verdict == "local"
+
+
 # -- what is refused ------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ngvi.inference.change import Change
 from ngvi.inference.problem import Cost
+from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import VERDICTS, FoundOptimum, Restart
 from ngvi.inference.verdict.validation import Validation
 
@@ -77,7 +78,7 @@ def check(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         is_right = array.dtype.kind in FOLDERS.get(folder, "")
         if not is_right or (folder == "trace" and array.ndim != 1):
             raise ValueError(f"no result has an array {name!r} of {array.dtype} {array.shape}")
-    if len({array.size for name, array in arrays.items() if name.startswith("trace/")}) > 1:
+    if len({arrays[f"trace/{field.name}"].size for field in dataclasses.fields(Trace)}) > 1:
         raise ValueError("the numbers of its trace are not of the same number of steps")
 
 
