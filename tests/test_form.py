@@ -129,7 +129,7 @@ CONSTANTS = {
     "ngvi.inference.draws.trajectories.FEWEST": "of a variance of half a chain",
     "ngvi.inference.draws.trajectories.MAX_DEPTH": "of Stan",
     "ngvi.inference.draws.proposals.DEGREES": "a t with three moments",
-    "ngvi.inference.draws.proposals.ENOUGH_DRAWS": "threshold of Vehtari et al. (2021)",
+    "ngvi.inference.draws.accuracy.ENOUGH_DRAWS": "threshold of Vehtari et al. (2021)",
     "ngvi.inference.draws.proposals.MAX_HEAVY": "where a t has no weights",
     "ngvi.inference.draws.proposals.NUMBERS_AT_ONCE": MEMORY,
     "ngvi.inference.draws.proposals.NUM_DRAWS": "draws within 0.05 sd",

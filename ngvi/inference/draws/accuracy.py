@@ -35,6 +35,8 @@ ALIKE = 0.98
 AT_ONCE = 1000
 #: Draws that chains miss for each transition that has diverged.
 MISSED_BY_DIVERGENCE = 5.0
+#: Effective draws that a limit takes (Vehtari et al., 2021, for chains), but for none to speak of.
+ENOUGH_DRAWS = 400
 #: Largest R-hat, whose noise over hundreds of latents is as large.
 LARGEST_R_HAT = 1.03
 
@@ -73,14 +75,16 @@ class Accuracy:
 
     def worst(self, count: int = 3) -> list[str]:
         """Return the names of the numbers with the largest limits, the worst first."""
-        order = np.argsort(-self.limits.max(0, initial=0.0), kind="stable")
+        order = np.lexsort([-part.max(0, initial=0.0) for part in (self.errors, self.limits)])
         return [self.names[int(i)] for i in order[:count]]
 
     @property
     def words(self) -> str:
         """The limits in words, and what else is known."""
         said = [self.fault] if self.fault else []
-        if self.names:
+        if self.names and np.isinf(self.limits.max(1)).all():
+            said.append(f"errors unknown; worst: {self.worst(1)[0]}")
+        elif self.names:
             of_means, of_sds = self.limits.max(1)
             means = f"within {of_means:.2g} sd" if np.isfinite(of_means) else "without a limit"
             sds = f"within {100 * of_sds:.2g} %" if np.isfinite(of_sds) else "without a limit"
@@ -127,6 +131,8 @@ class Accuracy:
         tails = _tails(log_weights, squares, missing)
         errors = np.maximum(np.maximum(off, tails[0]), noise)
         both = np.stack([errors, off + tails[1] + TWO_SIDED * noise])
+        if np.square(weights).sum() * ENOUGH_DRAWS > 1.0:
+            both[1] = _known(both[1], both[1] <= LEVELS.negligible)
         both = np.where(variance == 0, 0.0, both)  # a constant has no errors
         return cls(tuple(labels_of(values)), both[0], both[1], fault)
 
@@ -149,6 +155,7 @@ class Accuracy:
         variances = np.square(rows).mean(0)
         tails = _tails(np.zeros(len(rows)), np.square(rows), np.zeros(len(ERRORS_OF_K)))
         limits += np.where(variances == 0, 0.0, tails[1])
+        limits = _known(limits, ~(hats > LARGEST_R_HAT))
         if diverging.any():
             with np.errstate(divide="ignore", invalid="ignore"):
                 apart = rows[diverging.ravel()] / np.sqrt(variances)
@@ -158,6 +165,11 @@ class Accuracy:
         if not fault and not hats.max(initial=1.0) <= LARGEST_R_HAT:
             fault = f"the chains do not agree (R-hat {hats.max():.2f})"
         return cls(tuple(labels_of(values, 2)), errors, limits, fault)
+
+
+def _known(limits: np.ndarray, is_known: np.ndarray) -> np.ndarray:
+    """Return limits, infinite where too little is known to say any."""
+    return np.where(is_known, limits, np.inf)
 
 
 def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) -> np.ndarray:

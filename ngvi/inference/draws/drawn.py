@@ -24,11 +24,10 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
-from ngvi.inference.draws.accuracy import Accuracy, numbers
+from ngvi.inference.draws.accuracy import ENOUGH_DRAWS, Accuracy, numbers
 from ngvi.inference.draws.nuts import STATISTICS, WAY_OUT, NutsResult, run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE
 from ngvi.inference.draws.proposals import (
-    ENOUGH_DRAWS,
     NUM_DRAWS,
     NUMBERS_AT_ONCE,
     Proposal,

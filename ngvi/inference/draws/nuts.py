@@ -247,8 +247,8 @@ class Sampler:
         if not diverged.any():
             return False
         noise = Accuracy.of_chains(draws, np.zeros_like(diverged))
-        missed = accuracy.limits - noise.limits
-        return noise.is_accurate and bool(missed.max(initial=0.0) > LEVELS.negligible)
+        most = noise.limits + LEVELS.negligible
+        return noise.is_accurate and bool((accuracy.limits > most).any())
 
     def fault(self, found: Any) -> str:
         """Say where the density was not finite, if that has ended too many transitions."""

@@ -21,14 +21,12 @@ from ngvi.inference.problem import Problem
 NUM_DRAWS = 4000
 #: Numbers of the draws that are in memory at once, 128 MiB.
 NUMBERS_AT_ONCE = 2**24
-#: Effective draws that an interval takes (Vehtari et al., 2021, for chains).
-ENOUGH_DRAWS = 400
 #: Most rounds, before the draws, that see where the globals are and how wide.
 ROUNDS = 2
 #: Degrees of freedom of the t, which then has a variance and a third moment.
 DEGREES = 5.0
 #: Most latents with heavy tails: in more dimensions all draws of a t are far from the Gaussian's.
-MAX_HEAVY = 20
+MAX_HEAVY = 10
 
 
 class Weighed:
