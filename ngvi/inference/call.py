@@ -260,7 +260,7 @@ class FitCall:
             ),
         )
         self.keep_plan(result)
-        self._draw(result, outcome.ending)
+        self._draw(result, outcome, problem)
         # Of rows in batches, or of other guides, no one run is the density.
         if self.batches is None and self.ppl.gaussians(ready.guide) == [ready.guide]:
             at_mean = height(problem, outcome.optimum.state)
@@ -277,19 +277,21 @@ class FitCall:
     def keep_plan(self, result: Any) -> None:
         """Let a result know what the fit has found out of the model."""
 
-    def _draw(self, result: Any, ending: Ending | None) -> None:
+    def _draw(self, result: Any, outcome: Outcome, problem: Problem) -> None:
         """Make the draws of a result, the last phase."""
         if self.batches is not None:
             vars(result)["diagnostics"] = undefined("the rows came in batches")
-        elif ending is Ending.NO_START:
+        elif outcome.ending is Ending.NO_START:
             vars(result)["diagnostics"] = undefined("the fit has no start")
+        elif outcome.is_endless and not problem.space.has_model_parameters:
+            vars(result)["diagnostics"] = undefined("the posterior runs away without limit")
         if self.given.draws == GAUSSIAN or "diagnostics" in vars(result):
             return
         self.monitor.phase = DRAWS
         left = self.request.time_limit - self.request.seconds
         with contextlib.suppress(KeyboardInterrupt):  # they are made when they are asked for
             vars(result)["diagnostics"] = made(
-                result, self.given.draws, left, has_ended=ending is None
+                result, self.given.draws, left, has_ended=outcome.ending is None
             )
         result.seconds = self.request.seconds
 

@@ -26,6 +26,8 @@ from ngvi.inference.verdict.validation import Validation, validate
 S = TypeVar("S", bound=Search)
 #: Squared distance, in standard deviations, beyond which a Gaussian has hardly any density.
 FAR = -2.0 * math.log(LEVELS.tiny)
+#: Draws at which a density is compared with that after a turn.
+NUM_TURNED = 10
 
 
 @dataclasses.dataclass(eq=False)
@@ -273,16 +275,34 @@ def are_apart(problem: Problem, one: State, other: State) -> bool:
     """Return whether two Gaussians hold different parts of the posterior.
 
     Each mean is where the other Gaussian has hardly any density, as far as the means say, and the
-    model's density is lower between them: along a ridge both may be ends of one search.
+    model's density is lower between them: along a ridge both may be ends of one search. Angles are
+    compared after as many turns.
     """
     space = problem.space
     means = [space.mean(state) for state in (one, other)]
-    pairs = zip((one, other), reversed(means), strict=True)
+    turns = _turns(problem, one, means[1] - means[0])
+    pairs = (one, means[1] - turns), (other, means[0] + turns)
     if any(space.square_distance(*pair) < FAR for pair in pairs):
         return False
-    places = np.stack([*means, 0.5 * (means[0] + means[1])])
+    places = np.stack([means[0], means[1] - turns, 0.5 * (means[0] + means[1] - turns)])
     heights = [float(problem.objective.log_density(one, place[None])[0]) for place in places]
     return heights[2] < min(heights[:2]) - LEVELS.notable
+
+
+def _turns(problem: Problem, state: State, apart: np.ndarray) -> np.ndarray:
+    """Return the half turns of angles in a distance, or zero.
+
+    They leave the density as it is at all draws, and so do twice as many, and those back: of two
+    modes that are as far from each other one would lead to where there is none.
+    """
+    turns = math.pi * np.round(apart / math.pi)
+    noise = np.random.default_rng(0).standard_normal((NUM_TURNED, problem.space.noise_dim))
+    theta, _ = problem.space.draw(state, noise)
+    places = [theta + times * turns for times in (0, 1, 2, -1)] if turns.any() else []
+    heights = [problem.objective.log_density(state, place) for place in places]
+    rounding = LEVELS.rounding_units * problem.rounding(np.abs(heights).max(initial=0.0))
+    is_same = bool(heights) and np.ptp(heights, 0).max() < LEVELS.tiny + rounding
+    return turns if is_same else np.zeros_like(turns)
 
 
 def same_bound(one: Validation, other: Validation, slack: float) -> bool:

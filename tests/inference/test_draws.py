@@ -50,6 +50,13 @@ def test_what_a_tail_may_hold_beyond_the_largest_draw_is_an_error(rng):
     assert judged(z, log_weights, True).verdict == "doubtful"
 
 
+def test_one_draw_with_all_of_the_weight_is_no_accuracy(rng):
+    z = np.concatenate([rng.standard_normal((4000, 1)), np.ones((4000, 1))], 1)
+    for is_corrected in (False, True):
+        found = judged(z, np.where(np.arange(4000) == 7, 0.0, -1e4), is_corrected)
+        assert not found.is_accurate and not found.limits[:, 1].any()  # of a constant
+
+
 def test_what_is_not_finite_is_no_accuracy():
     z = np.random.default_rng(0).standard_normal((1000, 2))
     z[3, 1] = np.nan

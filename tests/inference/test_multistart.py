@@ -150,7 +150,7 @@ def test_modes_of_the_same_height_count_as_one_and_each_is_named():
     target.noise_dim += 1  # as of a mixture, which is all of the posterior
     assert [one.weight for one in found_optima(outcome, target.problem())] == [1.0, 0.0]
     said = in_words(outcome, dict, 0.05, 100)
-    assert "optima of the same bound elsewhere" in said and "an angle goes round: " in said
+    assert "optima of the same bound elsewhere, as where labels or signs change places: 1" in said
     assert "holds 1/2 of the posterior at most" in said and "led to it or to these" in said
 
 
@@ -161,6 +161,18 @@ def test_ends_along_a_ridge_are_no_images():
     one, other = (State(np.full(2, at), np.log(np.full(2, 0.04))) for at in (-0.3, 0.3))
     assert target.square_distance(one, other.mean) > FAR
     assert not are_apart(target.problem(), one, other)
+
+
+APART = mixture((1.0, [0.0, 0.0], 0.3), (1.0, [2 * np.pi, 0.0], 0.3))
+
+
+@pytest.mark.parametrize(
+    ("density", "is_angle"),
+    [(lambda x: 9 * np.cos(x[..., 0]) - 9 * x[..., 1] ** 2, True), (APART, False)],
+)
+def test_an_angle_after_a_turn_is_the_same_place(density, is_angle):
+    one, other = (State(np.array([at, 0.0]), np.log([0.3, 0.3])) for at in (0.01, 2 * np.pi))
+    assert are_apart(Target(density).problem(), one, other) is not is_angle
 
 
 def test_a_mode_without_mass_hides_no_optimum():

@@ -137,7 +137,7 @@ class Wide:
 
 def test_chains_move_to_the_scales_of_latents_where_a_gradient_is_worth_more_there(rng):
     sds = np.array([10.0, *[1.0] * 24])
-    for scale, moves in ((np.eye(25), True), (np.diag(sds), False)):
+    for scale, moves in ((np.eye(25), True), (np.diag(sds), False), (sds, False)):
         starts = nuts.Beginnings(rng.standard_normal((8, 25)) * sds, np.zeros(8, int))
         own = Coordinates(np.zeros(25), scale)
         sampler = nuts.Sampler(Wide(sds), None, starts, own, rng, lambda: False)

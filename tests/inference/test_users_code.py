@@ -226,6 +226,15 @@ def test_a_log_density_stands_in_the_place_of_a_model(ppl, tmp_path):
         result.loo()
 
 
+@pytest.mark.filterwarnings("ignore:fit has not converged")
+def test_no_draws_of_a_posterior_without_an_end_are_accurate(ppl):
+    result = ppl.package.fit_density(lambda theta: theta @ theta, 2, progress_bar=False)
+    assert not result.converged and result.diagnostics.verdict == "doubtful"
+    assert "draws doubtful" in repr(result) and "runs away without limit" in repr(result)
+    with pytest.raises(ValueError, match="here the posterior runs away"):
+        result.nuts()
+
+
 def test_chains_of_a_fit_go_to_arviz_and_to_a_file_and_what_went_of_sample_warns(ppl, tmp_path):
     def model(y):
         mean = ppl.sample("mean", ppl.dist.Normal(0.0, 100.0))

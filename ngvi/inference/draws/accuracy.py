@@ -110,6 +110,7 @@ class Accuracy:
         :param is_corrected: whether the draws follow the weights, or are without them.
         """
         weights, columns = np.exp(log_weights), flat(values)
+        is_constant = (columns == columns[0]).all(0)  # which has no errors
         if is_corrected:  # what weighs nothing may be infinite
             columns = np.where(weights[:, None] > 0, columns, 0.0)
         used = weights if is_corrected else np.full(len(weights), 1.0 / len(weights))
@@ -133,7 +134,7 @@ class Accuracy:
         both = np.stack([errors, off + tails[1] + TWO_SIDED * noise])
         if np.square(weights).sum() * ENOUGH_DRAWS > 1.0:
             both[1] = _known(both[1], both[1] <= LEVELS.negligible)
-        both = np.where(variance == 0, 0.0, both)  # a constant has no errors
+        both = np.where(is_constant, 0.0, np.nan_to_num(both, nan=np.inf, posinf=np.inf))
         return cls(tuple(labels_of(values)), both[0], both[1], fault)
 
     @classmethod

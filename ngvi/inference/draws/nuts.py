@@ -168,7 +168,7 @@ class Sampler:
         self._theta, self._rng, self._is_over = starts.theta, rng, is_over
         self._step, self._accepted = problem.space.dim**-0.25, ACCEPT_PROB
         self._chains: Any = None
-        self._may_move = problem.space.dim <= MAX_DENSE
+        self._may_move = coordinates.scale.ndim > 1
 
     def warm_up(self, request: NutsRequest) -> None:
         """Adapt step size and coordinates."""

@@ -114,6 +114,12 @@ class Outcome:
         """True if the upper 95 % limit of what is left to this optimum is at most the tolerance."""
         return self.verdict != NOT_CONVERGED
 
+    @property
+    def is_endless(self) -> bool:
+        """True if something runs to infinity: the posterior is improper, or a limit is met."""
+        is_found = self.finding is not None and self.finding.name == "endless"
+        return is_found or self.optimum.status is Status.UNBOUNDED
+
     def below(self, one: Optimum, same: float) -> float:
         """Return how far a bound is below the best, in nats; zero where noise can explain it."""
         known, best = one.validation, self.optimum.validation
@@ -282,8 +288,8 @@ def _images(optimum: Optimum) -> str:
     """Say that optima of the same bound are elsewhere, if so."""
     number = len(optimum.images)
     words = (
-        "optima of the same bound elsewhere, as where labels or signs change places or an angle "
-        f"goes round: {number}, so that this one holds 1/{number + 1} of the posterior at most"
+        f"optima of the same bound elsewhere, as where labels or signs change places: {number}, "
+        f"so that this one holds 1/{number + 1} of the posterior at most"
     )
     return words if number else ""
 
