@@ -162,14 +162,15 @@ def rows_of_path(data: str, name: str, found: list[list[Scores]]) -> list[dict[s
 
 def draw() -> None:
     """NLL along the bound, and NLL and ECE of all after equal time."""
-    figure, ((paths, *panels),) = pages.figure(1, 3)
+    figure, ((paths, beside), panels) = pages.figure(2, 2, (4.0, 2.8))
     along = [row for row in pages.read("networks_paths.csv") if row["data"] == "digits"]
     for name in dict.fromkeys(row["method"] for row in along):
         points = [(float(r["bound"]), float(r["nll"])) for r in along if r["method"] == name]
         paths.plot(*zip(*points, strict=True), "o-", markersize=3, label=name)
     paths.set(xlabel="bound [nats]", ylabel="test NLL", xlim=(-2100, -1450), ylim=(0.42, 0.55))
     paths.set_title("digits, NumPyro, 100 to 10,000 steps")
-    paths.legend()
+    beside.legend(*paths.get_legend_handles_labels(), loc="upper left", title="left")
+    beside.axis("off")
     ends = [row for row in pages.read("networks.csv") if row["after"] == "equal time"]
     places = list(dict.fromkeys((row["data"], row["ppl"]) for row in ends))
     for panel, column in zip(panels, ("nll", "ece"), strict=True):
@@ -180,7 +181,9 @@ def draw() -> None:
             panel.errorbar(at, *zip(*values, strict=True), fmt="o", markersize=4, label=method)
         panel.set_xticks(range(len(places)), [" ".join(place) for place in places], rotation=20)
         panel.set(title=f"{column.upper()} after equal time", ylim=(0, None))
-    panels[0].legend()
+    beside.add_artist(beside.get_legend())
+    handles = panels[0].get_legend_handles_labels()
+    beside.legend(*handles, loc="lower left", title="below")
     figure.tight_layout()
     pages.save(figure, "networks.png")
 
