@@ -26,8 +26,6 @@ from ngvi.inference.verdict.validation import Validation, validate
 S = TypeVar("S", bound=Search)
 #: Squared distance, in standard deviations, beyond which a Gaussian has hardly any density.
 FAR = -2.0 * math.log(LEVELS.tiny)
-#: Draws at which a density is compared with that after a turn.
-NUM_TURNED = 10
 
 
 @dataclasses.dataclass(eq=False)
@@ -296,7 +294,7 @@ def _turns(problem: Problem, state: State, apart: np.ndarray) -> np.ndarray:
     modes that are as far from each other one would lead to where there is none.
     """
     turns = math.pi * np.round(apart / math.pi)
-    noise = np.random.default_rng(0).standard_normal((NUM_TURNED, problem.space.noise_dim))
+    noise = np.random.default_rng(0).standard_normal((10, problem.space.noise_dim))
     theta, _ = problem.space.draw(state, noise)
     places = [theta + times * turns for times in (0, 1, 2, -1)] if turns.any() else []
     heights = [problem.objective.log_density(state, place) for place in places]
