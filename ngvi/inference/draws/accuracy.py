@@ -32,7 +32,7 @@ MAX_TAILS = 2000
 #: Effective draws per draw above which nothing changes by more than 0.14 sd (chi-square).
 ALIKE = 0.98
 #: Latent vectors whose numbers are computed at once: one program does for any number of draws.
-AT_ONCE = 1000
+AT_ONCE = 5000
 #: Draws that chains miss for each transition that has diverged.
 MISSED_BY_DIVERGENCE = 5.0
 #: Effective draws that a limit takes (Vehtari et al., 2021, for chains), but for none to speak of.
