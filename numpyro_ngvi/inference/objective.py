@@ -199,9 +199,10 @@ class Objective(problem.Objective):
 
     def _compiled(self, name: str, state: State, rows: Any, some: Iterable[tuple]) -> list:
         """Run a method of :class:`Evaluation` on each of some inputs, alike in shape."""
-        found = self._arguments.call(self._run, name, state, rows, list(some))
+        some = list(some)
+        found = self._arguments.call(self._run, name, state, rows, some)
         if math.isnan(self.cost.prices.draw):
-            wait(found[0])
+            wait(found[0], len(jax.tree.leaves(some[0])[0]))
         return found
 
     def _run(self, name: str, state: State, rows: Any, some: list[tuple], arrays: list) -> list:

@@ -64,13 +64,14 @@ class Passes(NamedTuple):
         return most, (1 if has_modes else 4) * most
 
 
-def wait(found: Any) -> None:
+def wait(found: Any, count: int) -> None:
     """Wait for the first evaluations of a model, and say so if these take long.
 
-    :param found: arrays with an axis of evaluations.
+    :param found: what comes of them, arrays.
+    :param count: how many they are.
     """
     start, leaves, seconds = time.perf_counter(), jax.tree.leaves(found), 0.0
     while seconds <= SLOW and not all(leaf.is_ready() for leaf in leaves):
         time.sleep(1e-3)
-        seconds = (time.perf_counter() - start) / len(leaves[0])
+        seconds = (time.perf_counter() - start) / count
     warn_of_slow(seconds, "more than ")

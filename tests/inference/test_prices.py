@@ -82,3 +82,10 @@ def test_counts_are_the_evaluations_by_kind_without_their_prices():
     cost = Cost(gradients=3, values=7, prices=Prices(value=0.1))
     counts = {"gradients": 3, "products": 0, "values": 7, "passes": 0, "compiled": 0, "reused": 0}
     assert cost.counts == counts
+
+
+def test_what_is_under_way_is_waited_for_numpyro():
+    passes = pytest.importorskip("numpyro_ngvi.inference.passes")
+    answers = iter([False, False, True])
+    passes.wait([SimpleNamespace(is_ready=lambda: next(answers))], count=4)
+    assert not list(answers)
