@@ -15,7 +15,7 @@ from typing import Any
 #: Handlers that leave the model as it is; those that ``fit`` cannot give to it; and methods of a
 #: result that leave its model as it is.
 WATCHING = {"trace", "seed", "block"}
-NOT_OF_A_MODEL = {"plate", "replay", "block"}
+NOT_OF_A_MODEL = {"plate", "replay", "block", "collapse"}
 OF_DRAWS = {"sample", "summary", "diagnostics"}
 
 

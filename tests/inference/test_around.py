@@ -54,6 +54,8 @@ def test_what_is_not_of_a_model_is_refused(ppl):
     model = model_of(library)
     with library.plate("others", 2), pytest.raises(ValueError, match="plate is around fit"):
         ngvi.fit(model, array(Y), progress_bar=False)
+    with pytest.raises(ValueError, match="collapse is around fit"), handlers.collapse():
+        ngvi.fit(model, array(Y), progress_bar=False)
     guide = ngvi.NaturalGaussianGuide(model)
     with handlers.scale(scale=4.0), pytest.raises(ValueError, match="scale is around fit"):
         ngvi.fit(model, array(Y), guide=guide, progress_bar=False)
