@@ -39,8 +39,7 @@ class Passes(NamedTuple):
     @property
     def points(self) -> int:
         """Gradients of a call, at points of ascents."""
-        most = MODES_AT_ONCE if self.has_modes else POINTS_AT_ONCE
-        return most if self.size <= FEW_AT_POINTS else 1
+        return POINTS_AT_ONCE if self.size <= FEW_AT_POINTS else 1
 
     @property
     def chains(self) -> int:
