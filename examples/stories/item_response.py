@@ -45,14 +45,14 @@ for way, one in (("NumPyro", result), ("Pyro", again)):
 easy = np.asarray(result.sample(2000)["easy"])
 order = easy.mean(0).argsort()
 print("least often:", items[order[0]], " most often:", items[order[-1]])
-figure, axes = plt.subplots(figsize=(7, 5))
+figure, axes = plt.subplots(figsize=(6, 6))
 does = np.array(["Do" in items[k] for k in order])
 for shown, label in ((does, "does it"), (~does, "wants to")):
     rows = np.flatnonzero(shown)
     axes.errorbar(
         easy.mean(0)[order[rows]], rows, xerr=2 * easy.std(0)[order[rows]], fmt="o", label=label
     )
-axes.set_yticks(range(24), [items[k] for k in order], fontsize=7)
+axes.set_yticks(range(24), [items[k] for k in order])
 axes.set_xlabel("log odds of yes, for a person of middling temper")
 axes.legend()
 plt.show()
