@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import re
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,55 +78,46 @@ def other_shapes(run: tuple[tuple, dict], of_fit: tuple[tuple, dict]) -> str:
     return f"{'; '.join(found)} (counted from zero)." if found else ""
 
 
-#: What a line of a model does that fails: words of the error, what it is, and the way out.
-MISTAKES = (
-    (
-        ("size of plate should be positive", "size cannot be zero"),
-        "has a plate without elements",
-        "give it data, which have no rows here",
+#: What a line of a model does that fails, and the way out, by words of the error.
+MISTAKES = {
+    "size of plate should be positive|size cannot be zero": (
+        "has a plate without elements ({at}): give it data, which have no rows here"
     ),
-    (
-        ("to satisfy the constraint", " distribution got invalid "),
-        "has an argument of a distribution outside its support",
-        "give its latents priors that keep it there, HalfNormal for a scale say",
+    "to satisfy the constraint| distribution got invalid ": (
+        "has an argument of a distribution outside its support ({at}): give its latents priors "
+        "that keep it there, HalfNormal for a scale say"
     ),
-    (
-        ("Linearization failed to produce known values", "callbacks do not support JVP"),
-        "calls a function that JAX has no derivative of, as of a custom_vmap or a callback",
-        "wrap it in a jax.custom_jvp or a jax.custom_vjp with a rule of its own",
+    "Linearization failed to produce known values|callbacks do not support JVP": (
+        "calls a function that JAX has no derivative of, as of a custom_vmap or a callback ({at}): "
+        "wrap it in a jax.custom_jvp or a jax.custom_vjp with a rule of its own"
     ),
-    (
-        (
-            *("ConcretizationTypeError", "Tracer", "NonConcreteBooleanIndex"),
-            *("sequences of concrete values", "Can't call numpy() on Tensor that requires grad"),
-            *("truth value of an array", "Boolean value of Tensor", "arange() received"),
-        ),
-        "takes an array, such as a latent or a maximum of data, for a plain number",
-        "compute with {0}, choose by {0}.where(...), and give sizes as int(numpy.max(...))",
+    "^ConcretizationTypeError|^Tracer|^NonConcreteBooleanIndex|sequences of concrete values|"
+    r"truth value of an array|Boolean value of Tensor|arange\(\) rec|Can't call numpy\(\) on Tensor": (
+        "takes an array, such as a latent or a maximum of data, for a plain number ({at}): compute "
+        "with {own}, choose by {own}.where(...), and give sizes as int(numpy.max(...))"
     ),
-    (
-        ("shape", "size of tensor", "size mismatch", "tensor size"),
-        "computes with shapes that do not fit",
-        "compare the sizes of its priors and plates with those of the data, {1}",
+    "shape|size of tensor|size mismatch|tensor size": (
+        "computes with shapes that do not fit ({at}): compare the sizes of its priors and plates "
+        "with those of the data, {shapes}"
     ),
-)
+}
 
 
 def _by_line(error: Exception, convert: str, named: dict[str, Any]) -> str:
     """Say what a line of the model does that no program or distribution allows; or nothing."""
-    line, plate, package = "", "", ""
+    at, plate, package = "", "", ""
     for frame, number in traceback.walk_tb(error.__traceback__):
         path, package = frame.f_code.co_filename, _package(frame)
         if frame.f_code.co_qualname in ("plate.__init__", "SubsampleMessenger.__init__"):
             plate = f", at plate '{frame.f_locals.get('name')}'"
         elif package not in LIBRARIES:
-            line = f"{Path(path).name}:{number}, {linecache.getline(path, number).strip()!r}"
-    said = f"{type(error).__name__}: {error}"
+            at = f"{Path(path).name}:{number}, {linecache.getline(path, number).strip()!r}"
+    said, own = f"{type(error).__name__}: {error}", convert.partition(".")[0]
     shapes = [f"{k} of shape {tuple(v.shape)}" for k, v in named.items() if hasattr(v, "shape")]
-    for words, what, mend in MISTAKES if line and package not in OURS else ():
-        if any(one in said for one in words):
-            mend = mend.format(convert.partition(".")[0], ", ".join(shapes))
-            return f"The model {what} ({line}{plate}): {mend}."
+    for words, row in MISTAKES.items() if at and package not in OURS else ():
+        if re.search(words, said):
+            told = row.format(at=at + plate, own=own, shapes=", ".join(shapes))
+            return f"The model {told}."
     return ""
 
 
