@@ -140,8 +140,7 @@ def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> 
         words += f"; before them: {old.reason}"
     else:
         words += "; other optima have not been looked for"
-        is_near = steps.left + change.left_open <= DEFAULTS.tolerance
-        verdict = LOCAL if is_near else APPROXIMATE
+        verdict = LOCAL if steps.left + change.left_open <= DEFAULTS.tolerance else APPROXIMATE
     if change.drift > DEFAULTS.left:
         words += f"; {change.in_words()}"
     return {

@@ -74,9 +74,8 @@ def check(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         if not is_left_out and not (name in meta and fits(meta[name], META.get(name, set()))):
             raise ValueError(f"{name!r} is not what a result has by this name")
     for name, array in arrays.items():
-        folder, _, _ = name.partition("/")
-        is_right = array.dtype.kind in FOLDERS.get(folder, "")
-        if not is_right or (folder == "trace" and array.ndim != 1):
+        kinds, is_trace = FOLDERS.get(name.partition("/")[0], ""), name.startswith("trace/")
+        if array.dtype.kind not in kinds or (is_trace and array.ndim != 1):
             raise ValueError(f"no result has an array {name!r} of {array.dtype} {array.shape}")
     if len({arrays[f"trace/{field.name}"].size for field in dataclasses.fields(Trace)}) > 1:
         raise ValueError("the numbers of its trace are not of the same number of steps")

@@ -172,8 +172,8 @@ def in_words(
     if outcome.ending is Ending.NO_START:
         return (
             f"the log density or its gradient is not finite at any start that was tried{cause}. "
-            "Check the data for NaN and the support of the likelihood, or pass init_loc_fn= with a "
-            "start where the log density is finite"
+            "Check the data for NaN and the support of the likelihood, leave out an init= or a "
+            "checkpoint=, or pass init_loc_fn= with a start where the log density is finite"
         )
     if outcome.finding is not None:
         return outcome.finding.sentence
