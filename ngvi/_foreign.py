@@ -92,7 +92,7 @@ MISTAKES = {
         "wrap it in a jax.custom_jvp or a jax.custom_vjp with a rule of its own"
     ),
     "^ConcretizationTypeError|^Tracer|^NonConcreteBooleanIndex|sequences of concrete values|"
-    r"truth value of an array|Boolean value of Tensor|arange\(\) rec|Can't call numpy\(\) on Tensor": (
+    r"truth value of an array|Boolean value of Tensor|arange\(\)|Can't call numpy\(\) on Tensor": (
         "takes an array, such as a latent or a maximum of data, for a plain number ({at}): compute "
         "with {own}, choose by {own}.where(...), and give sizes as int(numpy.max(...))"
     ),

@@ -73,7 +73,7 @@ def optimise(
             few = request.options.validation.coarse()
             count = num_in_time(few.min_draws, price, 0.5 * left)
             in_double = few.num_in_double if count == few.min_draws else 0
-            numbers = {"min_draws": count, "max_draws": count, "num_in_double": in_double}
+            numbers: Any = {"min_draws": count, "max_draws": count, "num_in_double": in_double}
             few = dataclasses.replace(few, **numbers)
             search.runs.options = dataclasses.replace(request.options, validation=few)
         except StoppedByCallback:

@@ -165,7 +165,7 @@ def proposal_for(
     found = np.concatenate([np.arange(site.start, site.start + site.size) for site in sites])
     of_weights = weighed.log_weights, weighed.missing, NUM_DRAWS, False
     limits = Accuracy.of_weights({"": weighed.latents[:, found]}, *of_weights).limits.max(0)
-    joint = JointTails(problem, state, found[np.argsort(-limits)[:MAX_HEAVY]])
+    joint = JointTails(problem, state, list(found[np.argsort(-limits)[:MAX_HEAVY]]))
     for _ in range(ROUNDS):
         pilot = joint.weighed(NUM_DRAWS, rng)
         joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
