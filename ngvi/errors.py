@@ -87,8 +87,8 @@ def step_size_at(value: Any, count: Any) -> Any:
     """Return a step size, or what its schedule gives after ``count`` steps."""
     if not callable(value):
         return value
-    name, words = "What the schedule of a step size gives", "zero, or positive and finite"
-    return _number(value(count), name, words, lambda x: 0 <= x < math.inf)
+    name, words = "What the schedule of a step size gives", "zero or positive"
+    return _number(value(count), name, words, lambda x: x >= 0)
 
 
 def check_rho(value: Any, name: str) -> Any:

@@ -264,7 +264,7 @@ MISTAKES = {
     "ppl.fit(observing(ppl, y, (5,)))": r"'y' has a value of shape \(3,\).*of shape \(5,\)",
     "ppl.optimiser('Snngm', step_size=np.inf)": "(step_size|lr) must be positive and finite",
     "[ppl.forget(), svi(ppl, ppl.optimiser(step_size=lambda count: '1'), ppl.elbo())]": (
-        "schedule of a step size gives must be zero, or positive and finite, got .1"
+        "schedule of a step size gives must be zero or positive, got .1"
     ),
     "options_of_the_other_package(ppl)": "got {'lr'|takes its options in a dictionary",
     "ppl.optimiser('Nagm', momentum='much')": r"momentum must be in \[0, 1\)",
