@@ -166,15 +166,11 @@ def proposal_for(
     found = np.concatenate([np.arange(site.start, site.start + site.size) for site in sites])
     of_weights = weighed.log_weights, weighed.missing, NUM_DRAWS, False
     limits = Accuracy.of_weights({"": weighed.latents[:, found]}, *of_weights).limits.max(0)
-<<<<<<< HEAD
-    joint = JointTails(problem, state, list(found[np.argsort(-limits)[:MAX_HEAVY]]))
-=======
     if len(found) > MAX_HEAVY:  # the worst ones, and no others with them
         needed = min(LEVELS.negligible, limits.max())
         worst = np.argsort(-limits)[:MAX_HEAVY]
         found = found[worst[limits[worst] >= needed]]
-    joint = JointTails(problem, state, found)
->>>>>>> 853fd44f (Of many latents only those that need heavier tails have them)
+    joint = JointTails(problem, state, list(found))
     for _ in range(ROUNDS):
         pilot = joint.weighed(NUM_DRAWS, rng)
         joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
