@@ -233,7 +233,7 @@ def picture() -> None:
         for row in (row for row in rows if row["model"] == name):
             _bar(axis, methods.index(row["method"]), row)
         axis.set_title(name, fontsize="medium")
-        axis.set(xscale="log", xlim=(0.1, None))
+        axis.set(xscale="log", xlim=(0.1, 1.5 * max(_seconds(row["cold"]) for row in rows)))
         axis.xaxis.set_major_formatter("{x:g}")
     axes[0, 0].set_yticks(range(len(methods)), methods)
     figure.supxlabel("seconds of the processor, from data to draws", fontsize="medium")
