@@ -55,9 +55,9 @@ class Fitted(TellsWhatItHas):
     #: An account of each step.
     trace: Trace
     #: ``"certified"``: the bound is within the tolerance of this optimum, and no better one is
-    #: likely; ``"local"``: others have not been ruled out; ``"not converged"``; or of ``update``
-    #: (which looks for no others) ``"approximate"``: earlier rows count as Gaussians, and the
-    #: optimum of all may be elsewhere.
+    #: likely; ``"local"``: others have not been ruled out; ``"not converged"``; or, of ``update``,
+    #: ``"approximate"``: earlier rows count as Gaussians, and the optimum of all rows may be
+    #: elsewhere.
     verdict: Verdict
     #: Why the fit stopped and, if it has not converged, what to try.
     reason: str

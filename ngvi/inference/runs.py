@@ -294,13 +294,14 @@ def _turns(problem: Problem, state: State, apart: np.ndarray) -> np.ndarray:
     modes that are as far from each other one would lead to where there is none.
     """
     turns = math.pi * np.round(apart / math.pi)
+    if not turns.any():
+        return turns
     noise = np.random.default_rng(0).standard_normal((10, problem.space.noise_dim))
     theta, _ = problem.space.draw(state, noise)
-    places = [theta + times * turns for times in (0, 1, 2, -1)] if turns.any() else []
-    heights = [problem.objective.log_density(state, place) for place in places]
-    rounding = LEVELS.rounding_units * problem.rounding(np.abs(heights).max(initial=0.0))
-    is_same = bool(heights) and np.ptp(heights, 0).max() < LEVELS.tiny + rounding
-    return turns if is_same else np.zeros_like(turns)
+    places = np.concatenate([theta + times * turns for times in (0, 1, 2, -1)])
+    heights = problem.objective.log_density(state, places).reshape(4, -1)
+    rounding = LEVELS.rounding_units * problem.rounding(np.abs(heights).max())
+    return turns * bool(np.ptp(heights, 0).max() < LEVELS.tiny + rounding)
 
 
 def same_bound(one: Validation, other: Validation, slack: float) -> bool:

@@ -106,8 +106,8 @@ class Objective(problem.Objective):
             (Points(*(part.astype(dtype) for part in group.points)), np.uint32(group.seed))
             for group in sample
         )
-        run = self._by_points if self._sees_points else self._compiled
-        found = run(_GROUP, state, rows, some)
+        how = state, rows, some
+        found = self._by_points(*how) if self._sees_points else self._compiled(_GROUP, *how)
         values, naturals, gradients, parameters = zip(*jax.device_get(found), strict=True)
         naturals = np.stack(naturals)
         leaves = zip(*map(jax.tree.leaves, parameters), strict=True)
@@ -135,14 +135,14 @@ class Objective(problem.Objective):
         found = zip(*jax.device_get(self._compiled(_POINTS, own, rows, some)), strict=True)
         return (np.concatenate(part)[: len(theta)] for part in found)
 
-    def _by_points(self, name: str, state: State, rows: Any, some: Iterable[tuple]) -> list:
+    def _by_points(self, state: State, rows: Any, some: Iterable[tuple]) -> list:
         """Run groups by the program of gradients at points, which ascents have anyway."""
         own = GroupAverages(tuple(self._space.dims.items()), self.estimator, self._cost)
         average, found = compiled(own.group, of=own), []
-        at_once = self._passes.group
         for points, _ in some:
             theta, _ = self._space.draw(state, points.noise)
-            found.append(average(state, points, *self._gradients(state, theta, rows, at_once)))
+            there = self._gradients(state, theta, rows, self._passes.group)
+            found.append(average(state, points, *there))
         return found
 
     def log_density(

@@ -62,6 +62,18 @@ def test_what_compiles_has_no_price():
     assert math.isnan(target.cost.prices.value)
 
 
+def test_what_a_fit_will_take_is_said_while_the_first_evaluations_run(clock):
+    from numpyro_ngvi.inference.passes import wait
+
+    class Running:
+        def is_ready(self):
+            clock.seconds += 5.0
+            return False
+
+    with pytest.warns(UserWarning, match="takes more than 2.5 s.* 0.69 hours. Vectorise"):
+        wait([Running()], 2)
+
+
 @pytest.mark.parametrize(
     "price, seconds, left, expected",
     [

@@ -39,7 +39,7 @@ def effects(ppl):
 
 
 @functools.cache
-def problem_of(name, make, family="auto", curvature="auto"):
+def problem_of(name, make, family="auto", curvature="auto", by_modes=False):
     """One for all tests, which leave it as it is but for its counts."""
     ppl = load(name)
     with ppl.float64():
@@ -49,7 +49,8 @@ def problem_of(name, make, family="auto", curvature="auto"):
             import jax
 
             seed = jax.random.key(0)
-        guide = ppl.guide(model, family)
+        new = ppl.package.ReparametrizedGaussianGuide if by_modes else ppl.guide
+        guide = new(model, family=family)
         return ppl.module("inference.problem").make_problem(model, guide, args, {}, seed, curvature)
 
 
@@ -82,6 +83,8 @@ CASES = {
     "eight schools, mean field": (eight_schools, {"family": "diagonal"}),
     # Its next steps are refused again and again, and rounding decides which one is not.
     "logistic, Hessians": (logistic, {"curvature": "hessian", "max_steps": 12}),
+    # NumPyro takes these point by point, and Pyro a group at once.
+    "effects by modes": (effects, {"by_modes": True}),
     "effects, sparse": (effects, {"family": "sparse_precision"}),
     "logistic, Stein": (logistic, {"curvature": "stein"}),
 }

@@ -35,7 +35,7 @@ ALIKE = 0.98
 AT_ONCE = 5000
 #: Draws that chains miss for each transition that has diverged.
 MISSED_BY_DIVERGENCE = 5.0
-#: Effective draws that a limit takes (Vehtari et al., 2021, for chains), but for none to speak of.
+#: Fewest effective draws that tell a limit above a tenth (Vehtari et al., 2021, for chains).
 ENOUGH_DRAWS = 400
 #: Largest R-hat, whose noise over hundreds of latents is as large.
 LARGEST_R_HAT = 1.03
@@ -133,7 +133,7 @@ class Accuracy:
         errors = np.maximum(np.maximum(off, tails[0]), noise)
         both = np.stack([errors, off + tails[1] + TWO_SIDED * noise])
         if np.square(weights).sum() * ENOUGH_DRAWS > 1.0:
-            both[1] = _known(both[1], both[1] <= LEVELS.negligible)
+            both[1] = np.where(both[1] <= LEVELS.negligible, both[1], np.inf)
         both = np.where(is_constant, 0.0, np.nan_to_num(both, nan=np.inf, posinf=np.inf))
         return cls(tuple(labels_of(values)), both[0], both[1], fault)
 
@@ -156,7 +156,7 @@ class Accuracy:
         variances = np.square(rows).mean(0)
         tails = _tails(np.zeros(len(rows)), np.square(rows), np.zeros(len(ERRORS_OF_K)))
         limits += np.where(variances == 0, 0.0, tails[1])
-        limits = _known(limits, ~(hats > LARGEST_R_HAT))
+        limits = np.where(hats > LARGEST_R_HAT, np.inf, limits)
         if diverging.any():
             with np.errstate(divide="ignore", invalid="ignore"):
                 apart = rows[diverging.ravel()] / np.sqrt(variances)
@@ -166,11 +166,6 @@ class Accuracy:
         if not fault and not hats.max(initial=1.0) <= LARGEST_R_HAT:
             fault = f"the chains do not agree (R-hat {hats.max():.2f})"
         return cls(tuple(labels_of(values, 2)), errors, limits, fault)
-
-
-def _known(limits: np.ndarray, is_known: np.ndarray) -> np.ndarray:
-    """Return limits, infinite where too little is known to say any."""
-    return np.where(is_known, limits, np.inf)
 
 
 def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) -> np.ndarray:

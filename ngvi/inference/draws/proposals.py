@@ -165,10 +165,11 @@ def proposal_for(
     sites = [site for site in space.sites if not site.plates] or space.sites
     found = np.concatenate([np.arange(site.start, site.start + site.size) for site in sites])
     of_weights = weighed.log_weights, weighed.missing, NUM_DRAWS, False
-    limits = Accuracy.of_weights({"": weighed.latents[:, found]}, *of_weights).limits.max(0)
+    judged = Accuracy.of_weights({"": weighed.latents[:, found]}, *of_weights)
+    errors, limits = judged.errors.max(0), judged.limits.max(0)
     if len(found) > MAX_HEAVY:  # the worst ones, and no others with them
         needed = min(LEVELS.negligible, limits.max())
-        worst = np.argsort(-limits)[:MAX_HEAVY]
+        worst = np.lexsort([-errors, -limits])[:MAX_HEAVY]
         found = found[worst[limits[worst] >= needed]]
     joint = JointTails(problem, state, list(found))
     for _ in range(ROUNDS):
