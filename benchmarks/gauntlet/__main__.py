@@ -24,7 +24,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-PARTS = ("gauntlet", "visible", "held_out", "later", "latest", "reread", "unseen", "everyday")
+PARTS = ("gauntlet", "visible", "held_out", "later", "latest", "newest", "unseen", "everyday")
 
 
 def parser() -> argparse.ArgumentParser:

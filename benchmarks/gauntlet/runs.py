@@ -78,7 +78,9 @@ def fit_row(
         with warnings.catch_warnings(), precision(row["ppl"], row["dtype"]):
             warnings.simplefilter("ignore")  # that it has not converged is in the table
             with alarm(time_limit):
-                result, gaussian = FITS[row["ppl"]](entry, row["seed"], row["family"])
+                options = OPTIONS | {"family": row["family"]}
+                result = RESULTS[row["ppl"]](entry, row["seed"], **options)
+                gaussian = GAUSSIANS[row["ppl"]](result)
             row |= claims(result)
         with enable_x64(True):
             gaussian = target.in_order(gaussian, [site.name for site in result.guide.sites])
@@ -130,28 +132,26 @@ def result_of_pyro(entry: Entry, seed: int, **options: Any) -> Any:
 RESULTS: dict[str, Callable[..., Any]] = {"numpyro": result_of_numpyro, "pyro": result_of_pyro}
 
 
-def fit_numpyro(entry: Entry, seed: int, family: str) -> tuple[Any, Gaussian]:
-    """The result, and its Gaussian in the order of the guide's sites."""
-    result = result_of_numpyro(entry, seed, family=family, **OPTIONS)
+def gaussian_of_numpyro(result: Any) -> Gaussian:
+    """The Gaussian in the order of the guide's sites."""
     params = {k: np.asarray(v, float) for k, v in result.params.items() if not hasattr(v, "dim")}
-    return result, Gaussian(*moments(result.posterior, np.asarray), params)
+    return Gaussian(*moments(result.posterior, np.asarray), params)
 
 
-def fit_pyro(entry: Entry, seed: int, family: str) -> tuple[Any, Gaussian]:
-    """The result, and its Gaussian in the order of the guide's sites."""
-    result = result_of_pyro(entry, seed, family=family, **OPTIONS)
+def gaussian_of_pyro(result: Any) -> Gaussian:
+    """The Gaussian in the order of the guide's sites."""
     sites = {site.name for site in result.guide.sites}
     params = {
         name: value.numpy(force=True).astype(float)
         for name, value in result.params.items()
         if "." not in name and name not in sites
     }
-    return result, Gaussian(*moments(result.posterior, lambda x: x.numpy(force=True)), params)
+    return Gaussian(*moments(result.posterior, lambda x: x.numpy(force=True)), params)
 
 
-FITS: dict[str, Callable[[Entry, int, str], tuple[Any, Gaussian]]] = {
-    "numpyro": fit_numpyro,
-    "pyro": fit_pyro,
+GAUSSIANS: dict[str, Callable[[Any], Gaussian]] = {
+    "numpyro": gaussian_of_numpyro,
+    "pyro": gaussian_of_pyro,
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from .ppl import Ppl
 
 #: The rounds of models that were written after the search had last been changed.
-ROUNDS = ("later", "latest", "reread")
+ROUNDS = ("later", "latest")
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Entry:
     :param name: ``class/model``.
     :param function: A function of a :class:`Ppl` and the data.
     :param make_data: Gives numpy arrays, the model's arguments.
-    :param part: The set: ``gauntlet``, one of :data:`ROUNDS`, ``unseen``, ``everyday`` or
-        ``posteriordb``.
+    :param part: The set: ``gauntlet``, one of :data:`ROUNDS`, ``newest`` (of ``ablate``),
+        ``unseen``, ``everyday`` or ``posteriordb``.
     :param kind: What is hard about it, one word.
     :param held_out: Never looked at while the search is developed.
     :param batch: Rows of a minibatch. The function takes ``batch=`` then; None is all of them.
@@ -86,7 +86,7 @@ def entry(group: str, data: Callable[[], tuple], name: str = "", **options: Any)
     return add
 
 
-later, latest, reread = (functools.partial(entry, part=name) for name in ROUNDS)
+later, latest, newest = (functools.partial(entry, part=name) for name in (*ROUNDS, "newest"))
 
 
 def real(data: Callable[[], tuple], kind: str = "plain", **options: Any) -> Callable:

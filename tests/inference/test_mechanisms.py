@@ -40,6 +40,13 @@ def test_rows_that_name_an_argument_name_one_of_fit_sample_or_nuts(ppl):
     assert {row[2].strip("`=") for row in ROWS if row[2].endswith("=`")} <= known
 
 
+def test_every_switch_has_models_that_measure_its_worth():
+    pytest.importorskip("jax")
+    ablate = pytest.importorskip("benchmarks.ablate")
+    assert sorted(ablate.MECHANISMS) == sorted([*SWITCHES, "curvature"])
+    assert all(ablate.chosen(pattern, "newest") for pattern in ablate.MECHANISMS.values())
+
+
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_a_fit_ends_without_any_of_them(switch):
     target = Target(TWO, of_prior=(3.0, 4.0))
