@@ -48,7 +48,7 @@ class SVI(numpyro.infer.SVI):
     """``numpyro.infer.SVI`` that can also keep its own state, as Pyro's does.
 
     ``init``, ``update``, ``run``, ``evaluate`` and ``get_params`` are NumPyro's, unchanged.
-    With ``rng_key`` the object keeps a state of its own besides::
+    With ``rng_key``, the object also keeps its own state::
 
         svi = SVI(model, guide, Snngm(), Trace_ELBO(), rng_key=random.key(0))
         for _ in range(1000):
@@ -59,12 +59,12 @@ class SVI(numpyro.infer.SVI):
     :param guide: a guide, for instance ``NaturalGaussianGuide(model)``.
     :param optim: an optax transformation or a NumPyro optimiser.
     :param loss: a NumPyro ELBO.
-    :param rng_key: the JAX random key that :meth:`step` starts from; only it needs one.
+    :param rng_key: the JAX random key that :meth:`step` starts from, which alone needs one.
     :param static_kwargs: as in NumPyro: arguments that never change.
     :raises ValueError: for ``VOGN`` or ``IVON`` with the curvature of another rule.
 
-    Runs in several threads wait for each other while a model is traced, because NumPyro's handlers
-    are the process's; programs that are compiled run side by side.
+    Threads share NumPyro's handlers, so they wait for each other while a model is traced; compiled
+    steps run in parallel.
     """
 
     stable_update = serialised(numpyro.infer.SVI.stable_update)
@@ -148,15 +148,15 @@ class SVI(numpyro.infer.SVI):
         The first call initialises, and each new combination of shapes compiles. Arrays
         (and floats, and containers of them) may change from call to call without
         compiling again; anything else, such as ints, bools and strings, is a constant of
-        the compiled step, which is compiled anew for another value.
+        the compiled step, and a new value compiles again.
 
         :return: the loss in nats, the negative bound on the log evidence before the step;
             an array of shape ``()``, so that nothing waits for the device until it is read.
         :raises ValueError: without ``rng_key``; or if the first loss is not finite.
-        :warns ngvi.UsageWarning: once, when a step has not been taken; the optimiser counts them
+        :warns ngvi.UsageWarning: once, when a step was skipped; the optimiser counts them
             all in ``num_skipped``, in the ``optim_state`` of :attr:`state`. Once, when
-            ``NaturalELBO`` has left out draws. A step waits for neither, so that a later one may
-            warn, and after the first ones only some look.
+            ``NaturalELBO`` has dropped draws. A step waits for neither, so a later step may
+            warn, and after the first few only some check.
         """
         first = self.state is None
         if first and self._rng_key is None:

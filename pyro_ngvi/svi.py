@@ -1,4 +1,4 @@
-"""Pyro's ``SVI``, one step of the process at a time."""
+"""Pyro's ``SVI``, with one step at a time in a process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ngvi.optim.von import check_curvature_of
 
 
 class SVI(pyro.infer.SVI):
-    """``pyro.infer.SVI``, whose steps may be those of several threads: each waits for the others.
+    """``pyro.infer.SVI`` for one or more threads, whose steps wait for each other.
 
-    Pyro's handlers are the process's, and so is its parameter store. Two guides in two threads need
-    parameters of their own there, as two guides in one: ``pyro.settings.set(module_local_params=
-    True)``, or classes of different names. Random numbers come from one generator, in the order in
-    which the threads take their steps.
+    Threads share Pyro's handlers and its parameter store. Like two guides in one thread, guides in
+    two threads need separate parameters: ``pyro.settings.set(module_local_params=True)``, or
+    classes of different names. All threads draw from one random generator, in the order of their
+    steps.
 
     :param model: a Pyro model.
     :param guide: a guide, for instance ``NaturalGaussianGuide(model)``.

@@ -1,4 +1,4 @@
-"""Posteriors of another temperature than one; see :mod:`ngvi.tempering`."""
+"""Posteriors at a temperature other than one; see :mod:`ngvi.tempering`."""
 
 from __future__ import annotations
 

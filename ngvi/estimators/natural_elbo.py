@@ -28,7 +28,7 @@ class WatchedLosses:
         self._size, self._num_beyond = math.nan, 0
 
     def seen(self, loss: float) -> float:
-        """Take note of the loss of the next step, in nats, and return it."""
+        """Check the loss of the next step, in nats, and return it."""
         if not math.isfinite(loss):
             return loss
         if math.isnan(self._size):
@@ -48,47 +48,47 @@ class WatchedLosses:
 class NaturalELBO:
     """The bound on the log evidence, with second-order natural gradients.
 
-    A loss for stock ``SVI`` with a ``NaturalGaussianGuide``. The value is the bound's; the
-    gradient with respect to the guide's posterior is the natural gradient that Bonnet's and
-    Price's theorems give from the model's own gradients and Hessians,
+    A loss for stock ``SVI`` with a ``NaturalGaussianGuide``. Its value estimates the bound; its
+    gradient with respect to the guide's posterior is the natural gradient, by the theorems of
+    Bonnet and Price from the model's gradients and Hessians,
 
         dL/dmu = E[grad log p],        dL/dSigma = (E[hess log p] + Sigma^-1) / 2,
 
-    averaged over draws. Any other parameter, of the model or of the partners in an
+    averaged over draws. Any other parameter, of the model or of other guides in an
     ``AutoGuideList``, gets its ordinary gradient. All draws of a step share its minibatch.
-    Latents in a subsampled plate the guide holds for all elements (``create_plates=``). The
-    gradient of an element that the minibatch visits is its own in the bound of all data, and that
-    of one which it does not visit is zero. The globals' counts every visited element ``N / B``
-    times (:mod:`ngvi.guide.subsampled_latents`). ``"quadrature"`` does not see the structure of
-    elements that are drawn anew at every step, and ``"auto"`` then takes another.
+    The guide holds latents in a subsampled plate for all elements (``create_plates=``). Elements
+    in the minibatch get their gradient in the bound of all data, others zero, and the gradient of
+    the globals counts every visited element ``N / B`` times
+    (:mod:`ngvi.guide.subsampled_latents`). ``"quadrature"`` does not support such latents, and
+    ``"auto"`` then uses another curvature.
     Use it with ``BLR`` (or with ``Snngm``, as Tan's second-order variant)::
 
         svi = SVI(model, NaturalGaussianGuide(model), BLR(), NaturalELBO())
 
-    :param num_particles: ``K``, how much a step averages over. With Hessians, ``K`` draws, each of
-        which takes a gradient and a Hessian; with ``"spherical"``, one group of ``2 d + 1`` points
+    :param num_particles: ``K``, the number of samples in a step. With Hessians, ``K`` draws, each
+        with a gradient and a Hessian; with ``"spherical"``, one group of ``2 d + 1`` points
         for every two particles, which costs about as much as two Hessians; else ``K`` draws with
-        a gradient. For a family of all correlations, a step whose noise is worth more than a
-        quarter of a nat goes on with as many groups again, at most five times, unless
-        ``num_gradients`` says how many (:func:`ngvi.estimators.choice.is_noisy`).
-    :param num_gradients: how many draws the gradient is averaged over, the ``K`` among them.
-        With Hessians, nearly all of a step's noise is the gradient's, and a gradient costs no more
+        a gradient. For a dense family, a step whose noise costs more than a quarter of a nat takes
+        as many groups again, at most five times, unless ``num_gradients`` is given
+        (:func:`ngvi.estimators.choice.is_noisy`).
+    :param num_gradients: the number of draws that the gradient is averaged over, including the
+        ``K``. With Hessians, the gradient causes nearly all of a step's noise, and costs no more
         than one of the Hessian's products. By default ``10 K``, or fewer, so that they add at most
         a quarter to the cost of the Hessians; ``K`` with ``"gauss_newton"`` beyond 2000 latents,
-        where squares are cheap. With ``"spherical"`` it is rounded up to whole
-        groups, and with ``"stein"`` and ``"mean"`` it has no meaning.
+        where squares are cheap. ``"spherical"`` rounds it up to whole groups; ``"stein"`` and
+        ``"mean"`` ignore it.
     :param curvature: where ``E[hess log p]`` comes from. ``"spherical"``: differences of gradients
-        at orthogonal points, with far less noise than random draws, whose Hessian is exact for a
-        cubic ``log p`` (:mod:`ngvi.families.points`). ``"quadrature"``: no draws at all, where
-        ``log p`` is a sum of smooth functions of one or two affine functions of the latents, as of
-        regressions and many mixed models (:mod:`ngvi.estimators.additive_terms`). ``"hessian"``:
-        automatic differentiation, exactly and only as much as the family needs. ``"gauss_newton"``:
-        squared gradients of single examples, which needs the observations in a plate (Tan,
-        S5.1). ``"stein"``: gradients alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and
-        Hessian at the mean (delta method). ``"auto"``, as in ``fit``: ``"quadrature"``, where it
-        can be, from 100 latents on, or 2000 for structured families. Else ``"hessian"`` for these,
-        if the model can be differentiated twice, or ``"spherical"`` up to 2000, else ``"stein"``.
-        Beside partners that draw values of their own, ``"hessian"`` rather than ``"spherical"``
+        at orthogonal points, with far less noise than random draws, and exact for a cubic ``log p``
+        (:mod:`ngvi.families.points`). ``"quadrature"``: no draws, if ``log p`` is a sum of smooth
+        functions of one or two affine functions of the latents, as in regressions and many mixed
+        models (:mod:`ngvi.estimators.additive_terms`). ``"hessian"``: automatic differentiation,
+        exact, and only what the family needs. ``"gauss_newton"``: squared gradients of single
+        examples, which requires the observations in a plate (Tan, S5.1). ``"stein"``: gradients
+        alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and Hessian at the mean (delta
+        method). ``"auto"``, as in ``fit``: ``"quadrature"`` if possible, from 100 latents on, or
+        2000 for structured families. Otherwise ``"hessian"`` for these, if the model can be
+        differentiated twice, or ``"spherical"`` up to 2000, else ``"stein"``. With other guides
+        that draw their own values, ``"hessian"`` rather than ``"spherical"``
         (:func:`ngvi.estimators.choice.choose`).
     :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
     :raises ValueError: for an unknown curvature or a ``num_particles`` below 1; on the first call,

@@ -30,33 +30,33 @@ class NaturalGaussianGuide:
 
     The family is over the unconstrained latent vector of length ``d`` (sites in the order of the
     model, flattened). Discrete latents marked for enumeration are left to ``TraceEnum_ELBO``. A
-    support that depends on another latent is that of each draw.
+    support that depends on another latent is evaluated at each draw.
 
     :param model: a model of the PPL.
     :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
         or a class or specification from ``families``. ``"auto"`` is
-        dense up to 200 latents; beyond, sparse where the model has locals, else dense up to 1000,
-        or 2000 where quadrature can be taken, of low rank up to 100,000 latents, else diagonal;
+        dense up to 200 latents; beyond, sparse if the model has locals, else dense up to 1000,
+        or 2000 if quadrature applies, of low rank up to 100,000 latents, else diagonal;
         ``print(guide)`` says which.
-    :param init_loc_fn: a per-site initialisation function of the PPL. Where the density explodes
-        about the default, medians of more draws are taken (:mod:`~ngvi.guide.robust_init`).
+    :param init_loc_fn: a per-site initialisation function of the PPL. If the density explodes
+        around the default, medians of more draws are used (:mod:`~ngvi.guide.robust_init`).
     :param init_scale: initial standard deviation of every unconstrained latent. None, the default,
-        is 0.1, or as narrow as it must be where the density explodes at draws so wide, of
-        covariates in raw units, say (:mod:`~ngvi.guide.robust_init`).
-    :param create_plates: makes the plates that are subsampled, as in the PPL's autoguides. Latents
-        inside of them are held for all elements of the plate, and a step moves those of its
-        minibatch, along the natural gradient of the bound of all data
-        (:mod:`~ngvi.guide.subsampled_latents`). That is for families ``"diagonal"``,
-        ``"block_diagonal"`` and ``"sparse_precision"`` (that of ``"auto"``), with ``NaturalELBO``,
-        stock ELBOs and ``fit``.
-        With stock ELBOs use one particle, or particles that share their minibatch: a latent that
-        one of ``K`` minibatches has takes ``1 / K`` of a step. An optimiser's momentum moves a
-        latent on when its minibatch is over.
+        is 0.1, or narrower if the density explodes at that width, as with covariates in raw units
+        (:mod:`~ngvi.guide.robust_init`).
+    :param create_plates: a function that makes the subsampled plates, as in the PPL's autoguides.
+        The guide holds latents inside them for all elements of the plate, and a step moves those
+        of its minibatch, along the natural gradient of the bound of all data
+        (:mod:`~ngvi.guide.subsampled_latents`). This needs the family ``"diagonal"``,
+        ``"block_diagonal"`` or ``"sparse_precision"`` (the choice of ``"auto"``), and works with
+        ``NaturalELBO``, stock ELBOs and ``fit``.
+        With stock ELBOs use one particle, or particles that share their minibatch: a latent in
+        one of ``K`` minibatches takes ``1 / K`` of a step. An optimiser's momentum keeps moving a
+        latent after its minibatch.
     :param sticking_the_landing: whether ``log q`` is differentiated only through the draw
-        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the noise of
-        the gradient vanishes where ``q`` is exact. ``"auto"`` does so for the stock ELBOs that
+        (Roeder, Wu and Duvenaud, 2017; ``grad h`` in Tan's algorithm 1N), so that the gradient
+        noise vanishes where ``q`` is exact. ``"auto"`` does so only for the stock ELBOs that
         are linear in ``log q`` (``Trace_ELBO``, ``TraceEnum_``, ``TraceGraph_`` and
-        ``TraceMeanField_ELBO``) and for no other: for ``RenyiELBO``, say, it would be wrong.
+        ``TraceMeanField_ELBO``); for others, such as ``RenyiELBO``, it would be wrong.
     :raises ValueError: for an unknown family or a non-positive ``init_scale``; on the first
         call, for discrete or local latents or a start without finite density, by site.
     :raises RuntimeError: on the first call, if the model has no latents.

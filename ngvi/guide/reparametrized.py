@@ -35,27 +35,26 @@ class ReparametrizedGaussianGuide:
 
     A ``NaturalGaussianGuide`` in which each local latent is ``mode + scale * z``, where mode and
     scale are those of its conditional density given globals and data. Newton's method finds them as
-    the guide runs (RVB of Tan, 2021; section 8.5 of Tan's paper on natural gradients). Where there
-    is no mode, it is ``start + z``. The Gaussian is over ``z`` and the globals. It follows the
-    funnel between a scale and its effects, without a word in the model about being centred. Locals
-    are latents in plates whose elements are independent of each other given the other latents; of
-    nested plates the innermost. They are found from the model, and ``print(guide)`` says which.
+    the guide runs (RVB of Tan, 2021; section 8.5 of Tan's paper on natural gradients). Without a
+    mode, it is ``start + z``. The Gaussian is over ``z`` and the globals. It follows the
+    funnel between a scale and its effects, whether or not the model is centred. Locals are
+    latents in plates (the innermost, if nested) whose elements are independent given the other
+    latents. They are found from the model, and ``print(guide)`` says which.
 
-    Draws, medians, quantiles (of locals by always the same 2000 draws) and predictions are in the
-    model's own coordinates; ``get_posterior`` and ``get_transform`` in those of ``z`` and the
-    globals. The map is that of the arguments of the guide's first call: later calls, with other
-    arguments, draw from the same posterior. Of groups that the fit has not seen,
-    ``FitResult.sample_groups`` draws the locals.
+    Draws, medians, quantiles (for locals from the same 2000 draws each time) and predictions are in
+    the model's own coordinates; ``get_posterior`` and ``get_transform`` in those of ``z`` and the
+    globals. The arguments of the guide's first call determine the map: later calls, with other
+    arguments, draw from the same posterior. For unseen groups, use ``FitResult.sample_groups``.
 
     :param model: a model of the PPL, without minibatches, whose log density has two derivatives
-        (and a third where it is fitted).
-    :param family: of the Gaussian. ``"auto"`` is dense up to 40 latents; beyond, sparse:
-        locals meet only the globals.
+        (and a third to be fitted).
+    :param family: the family of the Gaussian. ``"auto"`` is dense up to 40 latents; beyond,
+        sparse, with each local linked only to the globals.
     :param order: 2 expands at the conditional mode of the locals (RVB2). 1 (RVB1) takes one Newton
         step from a fixed point, the conditional mode for the globals of the guide's start, and the
-        curvature there. That is cheaper, and good where the likelihood alone says where locals are.
+        curvature there. That is cheaper, and good if the likelihood alone determines the locals.
     :param init_scale: initial standard deviation of the globals; that of standardised locals is 1.
-        None, the default, is 0.1 or narrower, as :class:`NaturalGaussianGuide` takes it.
+        None, the default, is 0.1 or narrower, as for :class:`NaturalGaussianGuide`.
     :raises ValueError: on the first call, for a model without locals, with locals that depend
         on each other or have no modes, with minibatches or with enumerated latents, naming the
         sites.

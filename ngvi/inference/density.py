@@ -1,4 +1,4 @@
-"""A log density of one vector in the place of a model."""
+"""A log density of one vector in place of a model."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ngvi.errors import check_count, check_function, shown
 
 
 class DensityModel:
-    """Fit a Gaussian to a log density, for whoever has no model of the PPL.
+    """Fit a Gaussian to a log density, without a model of the PPL.
 
     The result is that of ``fit`` for a model with one latent, ``"theta"``, of shape ``(dim,)``:
-    ``sample``, ``summary``, ``posterior``, ``nuts`` and files work as there. There are no rows and
-    no data, so that ``predictive`` is empty and ``loo`` is refused.
+    ``sample``, ``summary``, ``posterior``, ``nuts`` and files work the same. There are no rows or
+    data, so ``predictive`` is empty and ``loo`` raises an error.
 
-    :param log_density: a function of a vector, shape ``(dim,)``, on the whole real space, that
-        gives the log density up to a constant, a scalar; differentiable by the library.
+    :param log_density: a function from a real vector, shape ``(dim,)``, to its log density up to a
+        constant, a scalar; differentiable by the library.
     :param dim: the number of latents.
-    :raises TypeError: for what is no function.
-    :raises ValueError: for a value that is no scalar, and as ``fit``.
+    :raises TypeError: if ``log_density`` is not a function.
+    :raises ValueError: if it does not return a scalar, and as ``fit``.
     """
 
     def __init__(self, log_density: Callable, dim: int, ppl: str) -> None:

@@ -48,30 +48,30 @@ class Fitted(TellsWhatItHas):
     model: Callable
     args: tuple = ()
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
-    #: The guide, which is set up.
+    #: The guide, already set up.
     guide: Any
     #: All parameters of model and guide, by their names.
     params: dict[str, Any]
-    #: An account of each step.
+    #: A record of each step.
     trace: Trace
-    #: ``"certified"``: the bound is within the tolerance of this optimum, and no better one is
-    #: likely; ``"local"``: others have not been ruled out; ``"not converged"``; or, of ``update``,
-    #: ``"approximate"``: earlier rows count as Gaussians, and the optimum of all rows may be
-    #: elsewhere.
+    #: ``"certified"``: the bound is within the tolerance of this optimum, and a better one is
+    #: unlikely; ``"local"``: others have not been ruled out; ``"not converged"``; or, after
+    #: ``update``, ``"approximate"``: earlier rows count as Gaussians, and the optimum of all rows
+    #: may be elsewhere.
     verdict: Verdict
     #: Why the fit stopped and, if it has not converged, what to try.
     reason: str
     #: Gradients, Hessian-vector products and values of the log density.
     cost: Cost
-    #: Evidence of independent draws on the posterior at the end.
+    #: Checks of the final posterior by independent draws.
     validation: Validation | None = None
-    #: Ends of the starts, the best first.
+    #: Where the starts ended, the best first.
     restarts: tuple[Restart, ...] = ()
     #: All optima that were found, the best first.
     optima: tuple[FoundOptimum, ...] = ()
     #: Rows added to, or removed from, the data of a fitted result.
     change: Change | None = None
-    #: Wall-clock time of the fit, and of its draws as soon as they are made.
+    #: Wall-clock time of the fit, including its draws once they are made.
     seconds: float
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -108,7 +108,7 @@ class Fitted(TellsWhatItHas):
     def posterior(self) -> Any:
         """The Gaussian over the unconstrained latent vector, as a distribution of the PPL.
 
-        Where :attr:`guide` is a ``ReparametrizedGaussianGuide`` locals are standardised in it.
+        If :attr:`guide` is a ``ReparametrizedGaussianGuide``, locals are standardised.
         """
         return self._gaussian()._distribution(self.family)
 
@@ -152,16 +152,15 @@ class Fitted(TellsWhatItHas):
     def save(self, path: str | PathLike, *, data: bool = True) -> None:
         """Save the result without pickle, as JSON and arrays in an ``.npz``.
 
-        ``numpy.load`` reads it by itself.
-        The file takes its place when it is whole: whatever happens, an earlier one is there until
-        then. It keeps the mode of an earlier one, and is written where a link points to.
-        The draws that the result holds are in it, with their chains, and what is known of them.
+        ``numpy.load`` can read the file. An earlier file is replaced only once the new one is
+        complete; its mode is kept, and links are followed. The file contains the result's draws,
+        with their chains and diagnostics.
 
-        :param path: of the file.
-        :param data: whether the model's arguments are saved as well.
-        :raises TypeError: for an argument that is not made of arrays, numbers and texts.
+        :param path: the path of the file.
+        :param data: whether to save the model's arguments as well.
+        :raises TypeError: for an argument that is not made of arrays, numbers and strings.
         :raises ValueError: for a device, a pipe or a socket, which is not replaced.
-        :raises OSError: if the file cannot be written; an earlier one is as it was.
+        :raises OSError: if the file cannot be written; an earlier one is unchanged.
         """
         check_path(path, "path", is_needed=True)
         arguments = (self.args, self.kwargs) if check_flag(data, "data") else None
@@ -171,27 +170,27 @@ class Fitted(TellsWhatItHas):
     def load(
         cls, path: str | PathLike, model: Callable, *args: Any, guide: Any = None, **kwargs: Any
     ) -> Self:
-        """Load a result that :meth:`save` has saved.
+        """Load a result saved by :meth:`save`.
 
-        It runs the model a few times to set up the guide, and is then what it was: parameters,
-        words, and draws from the same random numbers are the same.
+        It runs the model a few times to set up the guide. Parameters, report, and draws from the
+        same random numbers are then those of the saved result.
 
         >>> result.save("result.ngvi")
         >>> again = FitResult.load("result.ngvi", model)
         >>> again.bound == result.bound and again.reason == result.reason
         True
 
-        :param path: of the file.
-        :param model: the model, which must be the one of the fit: code is not in the file.
-        :param args: its arguments. If there are none at all, they are those in the file, on the
-            device where they were if there is one.
-        :param guide: as given to ``fit``, for one of a kind that the file does not hold: several
-            guides in one, a family of the user's own, or ``create_plates=``.
-        :param kwargs: keyword arguments of the model. Arguments that are in the file go to the
-            device that they were on, or to that of ``map_location=`` in Pyro (``"cpu"``,
-            ``"cuda:1"``) and ``device=`` in NumPyro (``"gpu:1"``, a ``jax.Device`` or a sharding).
-            Parameters are where the model has them.
-        :raises ngvi.DamagedFileError: for a file of something else, or one that is damaged.
+        :param path: the path of the file.
+        :param model: the model of the fit, because the file contains no code.
+        :param args: the model's arguments; without any, those in the file, on their old device if
+            it exists.
+        :param guide: the guide given to ``fit``, if it is of a kind that files do not hold: several
+            guides in one, a custom family, or ``create_plates=``.
+        :param kwargs: keyword arguments of the model. Arguments in the file are loaded to their old
+            device, or to that of ``map_location=`` in Pyro (``"cpu"``, ``"cuda:1"``) or
+            ``device=`` in NumPyro (``"gpu:1"``, a ``jax.Device`` or a sharding). Parameters are
+            on the device where the model has them.
+        :raises ngvi.DamagedFileError: for a damaged file, or one that is not a result.
         :raises ValueError: for another model, another guide or another precision.
         """
         files, place = cls._files, kwargs.pop(cls._files.device_option, None)
@@ -212,7 +211,7 @@ class Fitted(TellsWhatItHas):
 
     @property
     def converged(self) -> bool:
-        """True if the upper 95 % limit of what is left to this optimum is at most the tolerance."""
+        """True if, by an upper 95 % limit, the bound is within the tolerance of this optimum."""
         return self.verdict in (CERTIFIED, LOCAL)
 
     @property
@@ -224,8 +223,8 @@ class Fitted(TellsWhatItHas):
     def bound(self) -> float:
         """The bound on the log evidence in nats, from independent draws at the end.
 
-        Where ``curvature="quadrature"`` integrates it, these have to confirm the integral. Of a
-        model that sees minibatches it is the average over the last tenth of the steps.
+        With ``curvature="quadrature"``, these must confirm the integral. For a model with
+        minibatches, it is the average over the last tenth of the steps.
         """
         return self._final_bound()[0]
 

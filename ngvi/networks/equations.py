@@ -30,20 +30,20 @@ class IvonEquations:
         m <- m - alpha (g / (1 - beta1^t) + delta m) / (h + delta)                    (6, 7)
         sigma = (lambda (h + delta))^(-1/2)                                              (8)
 
-    ``ess`` is the number of training examples, for a loss that is a mean over examples; the
-    posterior of a temperature ``T`` has ``ess / T``. The prior of the weights is
-    ``N(0, 1 / (ess weight_decay))``. Of several samples a step, ``g_hat`` and ``h_hat`` are
-    averages. A step whose gradient is not finite is not taken, and counted.
+    ``ess`` is the number of training examples, for a loss that is a mean over examples; use
+    ``ess / T`` for the posterior at temperature ``T``. The prior of the weights is
+    ``N(0, 1 / (ess weight_decay))``. With several samples per step, ``g_hat`` and ``h_hat`` are
+    averages. A step whose gradient is not finite is skipped and counted.
 
     :param ess: ``lambda``, the number of training examples.
-    :param weight_decay: ``delta``, the prior's precision by ``ess``.
+    :param weight_decay: ``delta``, the prior's precision divided by ``ess``.
     :param beta1: momentum of the gradient, in [0, 1).
-    :param beta2: how much of the curvature a step keeps, in [0, 1).
-    :param hess_init: ``h`` before the first step: a number, or one of each weight, as
-        ``initial_hess`` measures them.
-    :param clip_radius: the most that an entry of the direction, (7) before ``alpha``, is.
-    :param debias: whether the momentum is divided by ``1 - beta1^t``.
-    :param rescale_lr: whether ``alpha`` is multiplied by ``hess_init + weight_decay``, with the
+    :param beta2: the fraction of the curvature that a step keeps, in [0, 1).
+    :param hess_init: ``h`` before the first step: a number, or one for each weight, as measured by
+        ``initial_hess``.
+    :param clip_radius: the largest entry of the direction, (7) before ``alpha``.
+    :param debias: whether to divide the momentum by ``1 - beta1^t``.
+    :param rescale_lr: whether to multiply ``alpha`` by ``hess_init + weight_decay``, with the
         mean of ``hess_init`` over all weights.
     """
 
@@ -146,15 +146,15 @@ class VognEquations(IvonEquations):
         m <- m - alpha g / (1 - beta1^t) / (h + delta)
         sigma = (lambda (h + delta))^(-1/2)
 
-    The curvature is never negative and much less noisy than IVON's, and costs the gradient of each
-    example: a few times a minibatch's in time, and as many copies of the weights as there are
-    examples in memory. ``ess`` is the number of training examples; the posterior of a temperature
-    ``T`` has ``ess / T``. The prior of the weights is ``N(0, 1 / (ess weight_decay))``. A step
-    whose gradients are not finite is not taken, and counted.
+    The curvature is never negative and much less noisy than IVON's, but takes the gradient of each
+    example: a few times the time of a minibatch's gradient, and memory for one copy of the weights
+    per example. ``ess`` is the number of training examples; use ``ess / T`` for the posterior at
+    temperature ``T``. The prior of the weights is ``N(0, 1 / (ess weight_decay))``. A step
+    whose gradients are not finite is skipped and counted.
 
-    :param beta2: how much of the curvature a step keeps, in [0, 1); by default as in Adam (Tan,
-        S5.1). The average over all steps, which is the default in ``SVI``, is for ``SVI`` only.
-    :param clip_radius: the most that an entry of the direction, before ``alpha``, is.
+    :param beta2: the fraction of the curvature that a step keeps, in [0, 1); by default as in Adam
+        (Tan, S5.1). The average over all steps, the default in ``SVI``, is for ``SVI`` only.
+    :param clip_radius: the largest entry of the direction, before ``alpha``.
     """
 
     beta2: float = 0.999
@@ -196,17 +196,17 @@ class SlangEquations(VognEquations):
         h <- h + (1 - beta2) (mean_i g_i^2 - rows(U^2) - 2 rows(U (V - U)) - h)
         m <- m - alpha (U U^T + diag(h + delta))^-1 g / (1 - beta1^t)
 
-    so that the diagonal of the precision is VOGN's. ``U`` begins at zero, and SLANG as VOGN does.
-    The paper mixes precisions in place of their ``U``, which is the same to first order in
+    so that the diagonal of the precision is VOGN's. ``U`` starts at zero, so SLANG starts as VOGN.
+    The paper mixes precisions instead of their ``U``, which is the same to first order in
     ``1 - beta2`` (:mod:`~ngvi.families.low_rank_precision`).
 
     Besides VOGN's gradient of each example, a step takes ``O(d B (B + rank) + d rank^2)``, and
     memory for ``rank`` more copies of the weights: it is for small networks. ``ess`` is the number
-    of training examples; the posterior of a temperature ``T`` has ``ess / T``. A step whose
-    gradients are not finite is not taken, and counted.
+    of training examples; use ``ess / T`` for the posterior at temperature ``T``. A step whose
+    gradients are not finite is skipped and counted.
 
-    :param beta2: how much of the curvature a step keeps, in [0, 1).
-    :param rank: of ``U``, from 1 to the number of weights.
+    :param beta2: the fraction of the curvature that a step keeps, in [0, 1).
+    :param rank: the rank of ``U``, from 1 to the number of weights.
     """
 
     rank: int = 10
@@ -282,23 +282,22 @@ def check_ivon(
 
 
 class InitialHess(NamedTuple):
-    """``hess_init`` of IVON by weight: which gradients are large before the first step.
+    """IVON's ``hess_init`` for each weight, measured by the size of its gradients.
 
-    The root of the mean square of the gradients of some minibatches, at the weights as they are.
-    Where it is small a part of the mean square over the tensor or over all weights is added,
-    whichever is larger. A number divides it that makes the mean of ``1 / h`` one::
+    It is the root mean square of the gradients of a few minibatches, at the current weights. A
+    fraction of the mean square over the tensor or over all weights, whichever is larger, keeps it
+    from being too small. It is scaled so that the mean of ``1 / h`` is one::
 
         h_i ~ (mean_b g_bi^2 + floor^2 max(mean_bj of the tensor, mean_bj of all g_bj^2))^(1/2)
 
-    A step is in proportion to ``g_i / h_i``, which is Adam's with second moments that stay, and the
-    posterior is narrow where gradients are large. It begins as wide as with the number
-    ``hess_init=1``, whose variance ``1 / ess`` is here the mean over all weights. The size of
-    gradients says nothing of that width: they vanish before a batch norm and at the optimum. With
-    the published ``beta2=0.99999`` the curvature needs some ten thousand steps to move from where
-    it began, so that shorter runs live by it. A tensor without gradients, such as one behind zeros,
-    has the root of the mean square over all weights.
+    A step is proportional to ``g_i / h_i``, like Adam's with fixed second moments, and the
+    posterior is narrow where gradients are large. Its initial variance, averaged over all weights,
+    is that of ``hess_init=1``, ``1 / ess``. The size of gradients does not determine that width:
+    they vanish before a batch norm and at the optimum. With the published ``beta2=0.99999`` the
+    curvature needs about ten thousand steps to leave its initial value, which thus matters in
+    shorter runs. A tensor without gradients gets the root mean square over all weights.
 
-    :param floor: that part, positive.
+    :param floor: that fraction, positive.
     """
 
     floor: float = 0.1

@@ -55,12 +55,11 @@ class BlrRule(NamedTuple):
     Newton's method, whose fixed point is the Laplace approximation. The natural gradient may come
     from ``NaturalELBO`` or from any stock ELBO.
 
-    By default nothing needs tuning. Steps are whole, never longer than a radius in
-    Kullback-Leibler divergence that adapts, decrease once noise takes over, and on a long way have
-    a momentum (:mod:`~ngvi.optim.trust_region`). A mean field's mean is helped by a quasi-Newton
-    memory (:mod:`~ngvi.optim.quasi_newton`). Latents that only some of the minibatches move have
-    step sizes of their own (:mod:`~ngvi.optim.subsampled_latents`). A step size that is given is
-    that of every step.
+    By default nothing needs tuning. Steps are full, within an adaptive trust region in
+    Kullback-Leibler divergence; they shrink once noise dominates, and gain momentum over long
+    distances (:mod:`~ngvi.optim.trust_region`). A quasi-Newton memory corrects the mean of a mean
+    field (:mod:`~ngvi.optim.quasi_newton`). Latents that only some minibatches move have their own
+    step sizes (:mod:`~ngvi.optim.subsampled_latents`). A given step size is used for every step.
     """
 
     algebra: Algebra

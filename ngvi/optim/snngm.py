@@ -19,16 +19,15 @@ class SnngmRule(NamedTuple):
         m_t = beta m_{t-1} + (1 - beta) g_t / ||g_t||
         lambda <- lambda + alpha m_t / (1 - beta^t),     alpha = alpha_0 sqrt(len(lambda))
 
-    A step moves ``lambda`` by at most ``alpha``, whatever the size of the gradient. Large
-    steps cannot happen far from the optimum, and near it a constant ``alpha_0`` leaves a
-    noise of that size, which a decreasing schedule removes. The scale of the loss plays no
-    role.
+    A step moves ``lambda`` by at most ``alpha``, whatever the size of the gradient. So steps are
+    not large far from the optimum, and near it a constant ``alpha_0`` leaves noise of that size,
+    which a decreasing schedule removes. The scale of the loss does not matter.
 
-    By default nothing needs tuning. A gradient is then cut to a length in the Fisher metric, for
-    mean and scale separately, instead of normalised. That length and the step size adapt to
+    By default nothing needs tuning. A gradient is then clipped in the Fisher metric, separately for
+    mean and scale, instead of normalised. The clipping length and the step size adapt to
     whether fresh gradients agree with the last step, and the step size decreases once they do
-    not, so that noise averages out (:class:`~ngvi.optim.snngm.AdaptiveStep`). With ``r_t`` the
-    length of what enters, ``min(rho_t |g_t|, limit_t)``::
+    not, so that noise averages out (:class:`~ngvi.optim.snngm.AdaptiveStep`). With the clipped
+    length ``r_t = min(rho_t |g_t|, limit_t)``::
 
         m_t = beta m_{t-1} + (1 - beta) r_t g_t / |g_t|, cut to |m_t| <= (1 - beta^t) r_t
         lambda <- lambda + m_t / (1 - beta^t)
@@ -86,10 +85,10 @@ class StepState(NamedTuple):
 class AdaptiveStep(NamedTuple):
     """Length and step size of first-order steps.
 
-    Each natural gradient of the bound enters the momentum with its own step size: ``rho`` at most,
-    and so that it is not longer than a limit in Fisher length (half its square is the KL
-    divergence), whatever its size. Both adapt, for means and scales apart, to the cosine ``c``, in
-    the Fisher metric, between a fresh natural gradient and the last change of ``q``:
+    Each natural gradient of the bound enters the momentum with a step size of at most ``rho``,
+    clipped to a limit in Fisher length (half its square is the KL divergence). Both adapt,
+    separately for means and scales, to the cosine ``c``, in the Fisher metric, between a fresh
+    natural gradient and the last change of ``q``:
 
     - The *limit*, where it is what shortens a gradient, is multiplied by ``growth^c``: noise alone
       changes nothing on average. The limit of scales is at most the first: one draw says little

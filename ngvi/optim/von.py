@@ -89,7 +89,7 @@ def vogn(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> 
         m <- beta1 m + (1 - beta1) g,        S <- beta2 S + (1 - beta2) A
         mu <- mu + alpha S_new^-1 m / (1 - beta1^t)
 
-    With a step size of ``"auto"`` ``beta1`` of the mean is an average of the steps
+    With a step size of ``"auto"``, a fraction ``beta1`` of the mean is an average of the steps
     ``mu <- mu + alpha S_new^-1 g`` (:mod:`~ngvi.optim.averaging`).
     """
     of_precision = Averaging(algebra) if beta2 == "auto" else 1 - beta2
@@ -102,12 +102,11 @@ def ivon(algebra: Algebra, step_size: Rates | str, beta1: float, beta2: Any) -> 
     """Improved variational online Newton (Shen et al., 2024; Khan, Figure 1).
 
     ``VOGN``'s update with the curvature of ``NaturalELBO(num_particles=1,
-    curvature="stein")``, which needs a minibatch's gradient only. The estimate may be negative:
-    a mean field's precision takes the whole Riemannian correction of Lin, Schmidt and Khan (2020,
-    :meth:`~ngvi.families.base.Family.corrected`), so that great noise narrows ``q``, and is less
-    then. By halving what would be negative alone it would widen ``q``, and diverge. Of other
-    families the noise of one draw is made smaller besides
-    (:meth:`~ngvi.linalg.definite.Definite.damped`), or networks diverge. The precision begins at
-    ``1 / init_scale^2`` of the guide.
+    curvature="stein")``, which needs only a minibatch's gradient. The estimate may be negative, so
+    a mean field's precision gets the full Riemannian correction of Lin, Schmidt and Khan (2020,
+    :meth:`~ngvi.families.base.Family.corrected`): large noise narrows ``q``, which reduces it.
+    Halving only negative precisions would widen ``q``, and diverge. Other families also damp the
+    noise of one draw (:meth:`~ngvi.linalg.definite.Definite.damped`); otherwise networks diverge.
+    The precision starts at ``1 / init_scale^2`` of the guide.
     """
     return vogn(algebra, step_size, beta1, beta2)._replace(is_noisy=True)

@@ -11,10 +11,10 @@ from ngvi.inference.tells import TellsWhatItHas
 
 @dataclass(frozen=True)
 class LogEvidence(TellsWhatItHas):
-    """An estimate of the log evidence, ``log p(y)``, and whether to believe it.
+    """An estimate of the log evidence, ``log p(y)``, and whether it is reliable.
 
-    By importance weights of draws of the Gaussian, in expectation from below. What other optima
-    hold is not in it. Priors must be proper, and whole::
+    It uses importance weights of the Gaussian's draws, and is a lower bound in expectation. It
+    omits the mass of other optima. Priors must be proper and normalised::
 
         one.log_evidence.value - other.log_evidence.value  # log Bayes factor of two models
     """
@@ -25,9 +25,9 @@ class LogEvidence(TellsWhatItHas):
 
     @classmethod
     def of(cls, result: Any) -> LogEvidence:
-        """Return that of a result, by importance weights of draws of its Gaussian.
+        """Return the log evidence of a result, by importance weights of its Gaussian's draws.
 
-        :raises ValueError: where there are no weights, as for minibatches.
+        :raises ValueError: if there are no weights, as with minibatches.
         """
         found = result.diagnostics
         value, error = found.importance_weighted_bound, found.importance_weighted_bound_error

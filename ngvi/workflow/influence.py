@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class Influence(Sequence):
     """Effects on the posterior of leaving out each row, or group, the most influential first.
 
-    :ivar labels: names of the rows, sorted.
-    :ivar rows: their numbers, sorted likewise, shape ``(R,)``.
-    :ivar divergence: ``KL(posterior without || posterior)`` in nats; infinite where without the row
-        no Gaussian is left.
-    :ivar shifts: by latent site the largest change of a mean of it, in standard deviations.
+    :ivar labels: names of the rows, in that order.
+    :ivar rows: their indices, in the same order, shape ``(R,)``.
+    :ivar divergence: ``KL(posterior without || posterior)`` in nats; infinite if the posterior
+        without the row is not a Gaussian.
+    :ivar shifts: by latent site, the largest change of a mean, in standard deviations.
     """
 
     labels: list[str]

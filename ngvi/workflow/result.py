@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class FitResult(Fitted):
-    """A fitted posterior, how the fit went, and whether to believe it.
+    """A fitted posterior, how the fit went, and whether to trust it.
 
-    ``print(result)`` is a report. One set of draws stands behind :meth:`sample`,
-    :meth:`predictive`, :meth:`summary` and :meth:`to_arviz`; :attr:`diagnostics` says which method
-    has made them, and how accurate they are.
+    ``print(result)`` is a report. :meth:`sample`, :meth:`predictive`, :meth:`summary` and
+    :meth:`to_arviz` use the same draws; :attr:`diagnostics` says which method made them, and how
+    accurate they are.
     """
 
-    #: Who may make the draws, as ``draws=`` of ``fit``.
+    #: The method that makes the draws, as ``draws=`` of ``fit``.
     _draws: str = AUTO
     _chains_for_arviz = chains.chains_for_arviz
 
@@ -52,13 +52,13 @@ class FitResult(Fitted):
     @door_with_options_of("_ppl.key")
     @unhandled
     def sample(self, num_samples: int = 1000, **options: Any) -> dict[str, Any]:
-        """Draw every latent site, constrained.
+        """Draw every latent site, on the constrained scale.
 
-        The draws are those that the result holds: some of 4,000 or so, in another order for
-        another random key, each as often as the others if more are asked for. Where the Gaussian
-        is accurate, or nothing else is wanted, they are drawn from it anew.
+        The draws are taken from the roughly 4,000 that the result holds, in an order that depends
+        on the random key; if more are requested, all are repeated equally often. If the Gaussian
+        is accurate, or was asked for, they are fresh draws from it.
 
-        :param num_samples: how many.
+        :param num_samples: the number of draws.
         :param options: in NumPyro ``rng_key``, by default one of the fit's, the same every time.
         :return: by site, an axis of draws followed by the site's shape.
         """
@@ -68,7 +68,7 @@ class FitResult(Fitted):
         return ppl.draws(self, num_samples, key) if latents is None else ppl.at(self, latents)
 
     def _latents(self, count: int, key: Any) -> np.ndarray | None:
-        """Return as many of the latent vectors that are held; None of the Gaussian's."""
+        """Return this many of the stored latent vectors; None if the Gaussian makes the draws."""
         held = None if self._draws == GAUSSIAN else self.diagnostics.latents
         if held is None:
             return None
@@ -79,8 +79,8 @@ class FitResult(Fitted):
         """Return the same fit with draws by another method.
 
         :param draws: as in ``fit``: ``"auto"``, ``"gaussian"``, ``"corrected"`` or ``"nuts"``.
-        :return: a result that holds them, and whose :attr:`cost` has what they cost besides.
-        :raises ValueError: as :meth:`nuts`, and for draws that cannot be corrected likewise.
+        :return: a result with these draws, whose :attr:`cost` includes theirs.
+        :raises ValueError: as :meth:`nuts`, also for draws that cannot be corrected.
         """
         new = self._with_fields(_draws=check_word(draws, "draws", WHO))
         _ = new.diagnostics
@@ -92,23 +92,23 @@ class FitResult(Fitted):
     ) -> dict[str, Any]:
         """Draw from the posterior predictive distribution.
 
-        The latents are draws as of :meth:`sample`; of groups that the fit has not seen they come
-        from the prior given the others::
+        The latents are draws as in :meth:`sample`; those of unseen groups are drawn from the prior
+        given the others::
 
             result.predictive(child=0, n=1, new_groups="children")  # whoever comes next
             result.predictive(child=50, n=51, new_groups={"children": [50]})  # beside the fit's 50
 
-        :param args: arguments of the model. If there are none at all, they are those of the
-            fit, and the observed sites are drawn as if they had not been observed.
-        :param num_samples: how many draws.
-        :param new_groups: the plates, by name, of which all elements are new; or by name the
-            indices of those that are, where the others are the fit's in their order; or True for
-            whatever a plate has beyond the fit's. The plates are around latents.
+        :param args: arguments of the model; without any, those of the fit, whose observed sites are
+            then drawn again.
+        :param num_samples: the number of draws.
+        :param new_groups: names of plates whose elements are all new; or a dictionary from names to
+            the indices of new elements, the others being the fit's in order; or True for all
+            elements beyond the fit's. These plates contain latents.
         :param kwargs: keyword arguments of the model; in NumPyro ``rng_key`` as in :meth:`sample`.
-        :return: by site, an axis of draws followed by the site's shape; of new groups the latents
-            are among them.
-        :raises ValueError: for a plate of another size than in the fit, or an index beyond its
-            elements, without ``new_groups``; naming plate and latents.
+        :return: by site, an axis of draws followed by the site's shape, including the latents of
+            new groups.
+        :raises ValueError: without ``new_groups``, for a plate of another size than in the fit, or
+            an index beyond its elements; the error names plate and latents.
         """
         num_samples, key = check_count(num_samples, "num_samples"), self._key(PREDICTIVE, kwargs)
         check_predictive(self.predictive, self.model, args, kwargs, self.args)
@@ -121,20 +121,20 @@ class FitResult(Fitted):
 
     @unhandled
     def sample_groups(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
-        """Draw latents of groups that the fit has not seen, from their own data.
+        """Draw latents of unseen groups, given their own data.
 
-        The globals are those of the fit, which learn nothing from these groups, and locals have the
-        Gaussian at their mode given globals and data. The draws are posterior samples for the
-        PPL's ``Predictive``. With a model of 17 drivers, and data of another::
+        The globals are those of the fit and learn nothing from these groups; the locals have a
+        Gaussian at their conditional mode. The draws are posterior samples for the PPL's
+        ``Predictive``. After a fit of 17 drivers, with the data of another one::
 
             draws = result.sample_groups(index_0, days, reaction)
 
-        :param args: arguments of the model, with the data of the other groups, numbered from zero.
-        :param num_samples: how many draws.
+        :param args: arguments of the model, with the data of the new groups, numbered from zero.
+        :param num_samples: the number of draws.
         :param kwargs: keyword arguments of the model; in NumPyro ``rng_key`` as in :meth:`sample`.
         :return: by site, an axis of draws followed by the site's shape.
-        :raises ValueError: if the fit has no locals by their modes, the other groups' locals have
-            none, or the model has other globals with their data.
+        :raises ValueError: if the fit has no locals at conditional modes, the new groups' locals
+            have no modes, or the model has other globals with these data.
         """
         num_samples, key = check_count(num_samples, "num_samples"), self._key(GROUPS, kwargs)
         check_predictive(self.sample_groups, self.model, args, kwargs, self.args)
@@ -157,31 +157,30 @@ class FitResult(Fitted):
         progress_bar: bool = True,
         **options: Any,
     ) -> NutsResult:
-        """Go on with NUTS, in the coordinates of the fitted Gaussian, until draws are accurate.
+        """Continue with NUTS, in the coordinates of the fitted Gaussian, until draws are accurate.
 
-        There the Gaussian is ``N(0, I)``, locals stand by their modes where the fit has them so,
-        and chains begin at draws that importance weights have corrected, at each optimum as many as
-        its evidence earns. Between several optima they jump, by draws of their Gaussians that a
-        Metropolis-Hastings step takes or refuses, with up to 1,000 latents and a gradient more for
-        each transition. A pass evaluates a point of each chain, so that many chains cost little
-        more than a few. Where the Gaussian is good, ten transitions are all the warm-up, and an
-        effective draw costs a few gradients. Parameters of the model's own stay as fitted, and
-        enumerated latents are summed out::
+        There the Gaussian is ``N(0, I)``, locals are centred at conditional modes if the fit did
+        so, and chains start from corrected draws, divided among the optima in proportion to their
+        evidence. With up to 1,000 latents, chains jump between several optima: a draw of their
+        Gaussians is proposed in a Metropolis-Hastings step, for one more gradient per transition.
+        All chains are evaluated at once, so many cost little more than a few. If the Gaussian is
+        good, ten transitions are all the warm-up, and an effective draw costs a few gradients.
+        The model's parameters stay as fitted, and enumerated latents are summed out::
 
             nuts = result.nuts()
             nuts.draws["mu"]  # of shape (chains, draws, ...)
 
-        :param num_samples: draws of each chain; by default as many as make every mean accurate to
+        :param num_samples: draws per chain; by default as many as make every mean accurate to
             0.1 standard deviations, and every standard deviation to 10 %: 25 to 800.
-        :param num_warmup: the most transitions before them; by default 400.
-        :param num_chains: how many.
-        :param target_accept_prob: as of the PPL's ``NUTS``: more of it takes shorter steps. By
-            default 0.8, and up to 0.95 where transitions of the warm-up diverge.
+        :param num_warmup: the most warm-up transitions; by default 400.
+        :param num_chains: the number of chains.
+        :param target_accept_prob: as in the PPL's ``NUTS``: larger values give shorter steps. By
+            default 0.8, and up to 0.95 if transitions of the warm-up diverge.
         :param progress_bar: whether to show the gradients so far.
         :param options: in NumPyro ``rng_key``, by default one of the fit's, the same every time.
         :return: the draws and their accuracy; it warns if that is ``"doubtful"``.
-        :raises ValueError: if the model's density is not at hand, as of minibatches, or the guide
-            is a list.
+        :raises ValueError: if the model's density is not available, as with minibatches, or the
+            guide is a list.
         """
         asked = num_samples, num_warmup, num_chains, target_accept_prob, progress_bar
         request = NutsRequest(*asked).checked()
@@ -191,8 +190,8 @@ class FitResult(Fitted):
     def whitened_density(self) -> WhitenedDensity:
         """Return the density where the fitted Gaussian is ``N(0, I)``, for other samplers.
 
-        Pure functions of ``z``: ``log_density(z)``, with the Jacobian, and ``constrain(z)``, which
-        gives the model's sites. A draw of ``N(0, I)`` is one of the Gaussian::
+        It has two pure functions of ``z``: ``log_density(z)``, with the Jacobian, and
+        ``constrain(z)``, the model's sites. Draws of ``N(0, I)`` are draws of the Gaussian::
 
             density = result.whitened_density()
             density.constrain(z), density.log_density(z)
@@ -204,17 +203,17 @@ class FitResult(Fitted):
     @Cached
     @unhandled
     def diagnostics(self) -> drawn.Diagnostics:
-        """Account for the draws: which method, how accurate, k-hat, and the chains of NUTS.
+        """Describe the draws: their method, their accuracy, k-hat, and the chains of NUTS.
 
-        It is made with the draws, in ``fit`` or at their first use. The weights are those of 4,000
-        draws of the Gaussian, each a value of the log density; of a model whose values take long
-        of fewer, which take a fifth of the fit's time: 200 or more.
+        It is computed with the draws, in ``fit`` or at their first use. Importance weights are
+        for 4,000 draws of the Gaussian, each with one value of the log density; for a slow model
+        fewer, at least 200, within a fifth of the fit's time.
         """
         return drawn.made(self, self._draws)
 
     @property
     def log_evidence(self) -> LogEvidence:
-        """The log evidence, for Bayes factors: its value, error, and whether to believe it."""
+        """The log evidence, for Bayes factors: its value, error, and whether it is reliable."""
         return LogEvidence.of(self)
 
     @door_with_options_of("sample", "_ppl.key")
@@ -230,29 +229,29 @@ class FitResult(Fitted):
         dims: Mapping[str, Sequence[str]] | None = None,
         **options: Any,
     ) -> Any:
-        """Return draws of :meth:`sample`, what the model says at them, and the data, for ArviZ.
+        """Return the draws of :meth:`sample`, log likelihoods, predictions and data, for ArviZ.
 
-        Axes in plates are called like the plates. The groups are ``posterior``,
+        Axes of plates are named after the plates. The groups are ``posterior``,
         ``log_likelihood`` (of each observation, for ``arviz.loo`` and ``arviz.compare``),
-        ``posterior_predictive`` (the observed sites drawn anew at the same draws), ``prior`` and
+        ``posterior_predictive`` (replicated observed sites at the same draws), ``prior`` and
         ``prior_predictive``, ``observed_data``, and ``constant_data`` (the model's other
-        arguments). A group that the model cannot give is left out, and the attribute ``left_out``
-        of ``posterior`` says why: a log likelihood where the model draws discrete sites or
-        minibatches, a prior that is improper::
+        arguments). Unavailable groups are left out, and the attribute ``left_out`` of
+        ``posterior`` says why: a log likelihood if the model draws discrete sites or
+        minibatches, an improper prior::
 
             data = result.to_arviz(coords={"schools": names})
             arviz.loo(data), arviz.plot_ppc(data)
 
-        :param num_samples: how many draws; they are one chain.
-        :param log_likelihood: whether to run the model once more a draw for it.
-        :param predictive: the same of ``posterior_predictive``.
-        :param prior: the same of ``prior`` and ``prior_predictive``.
+        :param num_samples: the number of draws; they form one chain.
+        :param log_likelihood: whether to include it, for one more run of the model per draw.
+        :param predictive: the same for ``posterior_predictive``.
+        :param prior: the same for ``prior`` and ``prior_predictive``.
         :param coords: labels of the elements, by the name of the axis.
         :param dims: names of all axes, by the name of the site or argument.
         :param options: as for :meth:`sample`.
         :return: an ``arviz.InferenceData``, or an ``xarray.DataTree`` from ArviZ 1 on.
         :raises ModuleNotFoundError: without ArviZ.
-        :raises ValueError: for labels or names that fit no axis.
+        :raises ValueError: for labels or names that match no axis.
         """
         wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
         wanted = {name: check_flag(value, name) for name, value in wanted.items()}
@@ -269,19 +268,19 @@ class FitResult(Fitted):
         coords: Mapping[str, Sequence] | None = None,
         dims: Mapping[str, Sequence[str]] | None = None,
     ) -> pandas.DataFrame:
-        """Return a table of all latent sites, one number a row, and whether to believe it.
+        """Return a table of all latent sites, one number per row, with limits of their errors.
 
-        It is one of the draws that the result holds, or of 4,000 of the Gaussian.
+        It summarises the draws that the result holds, or 4,000 of the Gaussian.
 
-        :param var_names: of the sites, all by default.
-        :param prob: between the two ends of the interval, whose tails are equal.
-        :param coords: labels of the elements, by the name of the axis, as of :meth:`to_arviz`.
+        :param var_names: names of the sites, all by default.
+        :param prob: the probability of the equal-tailed interval.
+        :param coords: labels of the elements, by the name of the axis, as in :meth:`to_arviz`.
         :param dims: names of all axes, by the name of the site.
         :return: a ``pandas.DataFrame`` with the columns ``mean``, ``sd``, the ends of the interval
-            (``5%`` and ``95%``), and two upper 95 % limits: ``mean_error`` (of the mean, in sd) and
-            ``sd_error`` (of the sd, as a part of it). Both are at most 0.1 where draws are
-            accurate, and NaN where nothing is known; ``attrs["note"]`` says what is wrong.
-        :raises ValueError: for names that are not latent sites, and labels that fit no axis.
+            (``5%`` and ``95%``), and two upper 95 % limits of errors: ``mean_error`` (in sd) and
+            ``sd_error`` (relative to the sd). Both are at most 0.1 if draws are accurate, and NaN
+            if unknown; ``attrs["note"]`` says what is wrong.
+        :raises ValueError: for names that are not latent sites, and labels that match no axis.
         :raises ModuleNotFoundError: without pandas.
         """
         return summary_table(self, var_names, prob, coords or {}, dims or {})
@@ -290,13 +289,13 @@ class FitResult(Fitted):
     def sites(self, plate: str | None = None) -> Sites:
         """Return the natural gradient of each row's expected log likelihood.
 
-        At the optimum they and the prior's add up to the posterior's natural parameters (Khan and
-        Rue, 2023, section 5, equations 15 to 17). They cost some values of each row where rows see
-        one or two affine functions of the latents, as in regressions, and else ``8 d`` of each
-        row's gradients.
+        At the optimum, the prior's and the rows' add up to the posterior's natural parameters (Khan
+        and Rue, 2023, section 5, equations 15 to 17). They cost a few values of each row if rows
+        depend on one or two affine functions of the latents, as in regressions, and otherwise
+        ``8 d`` gradients of each row.
 
-        :param plate: whose elements are rows; by default all plates of the observed sites together.
-        :raises ValueError: for a model that has no rows: a likelihood outside of plates or in a
+        :param plate: the plate whose elements are rows; by default all plates of observed sites.
+        :raises ValueError: for a model without rows: a likelihood outside plates or in a
             factor, enumerated latents, minibatches, missing data; or more than 2,000 latents.
         """
         with of_rows(self, plate, "sites") as (known, units):
@@ -312,20 +311,21 @@ class FitResult(Fitted):
     ) -> arviz.ELPDData:
         """Return leave-one-out predictive densities, by subtracting each row's site.
 
-        Rows that see one or two affine functions of the latents get an integral over these. Others
-        get importance weights of 2,000 draws (PSIS-LOO), or draws and steps of their own from k-hat
-        0.7 on, on whose scale ``pareto_k`` says how far to believe each::
+        For rows that depend on one or two affine functions of the latents, the density is an
+        integral over these. Others use importance weights of 2,000 draws (PSIS-LOO), or from k-hat
+        0.7 on draws and steps of their own; ``pareto_k`` says how reliable each is, on that scale::
 
             arviz.compare({"one": one.loo(), "other": other.loo()})
             result.loo("schools").loo_i  # a whole school at a time
 
-        :param plate: whose elements are left out one at a time; by default all around sites.
-        :param time_limit: seconds, after which no more rows get draws or steps of their own. By
-            default they take half of the fit's gradients.
-        :param progress_bar: show a bar after two seconds of steps.
-        :return: ``ELPDData`` of ArviZ, pointwise. Coordinates of ``loo_i`` are ``how``,
-            ``leverage``, ``psis`` and ``psis_k``; ``attrs["note"]`` says what is not reliable. A
-            row without which the posterior is improper has the density NaN, one under a mask 0.
+        :param plate: the plate whose elements are left out one at a time; by default all plates of
+            observed sites.
+        :param time_limit: seconds after which no more rows get their own draws or steps. By
+            default these take half of the fit's gradients.
+        :param progress_bar: whether to show a bar after two seconds of steps.
+        :return: pointwise ``ELPDData`` of ArviZ. Coordinates of ``loo_i`` are ``how``,
+            ``leverage``, ``psis`` and ``psis_k``; ``attrs["note"]`` says what is unreliable. The
+            density is NaN for a row whose removal makes the posterior improper, 0 under a mask.
         :raises ValueError: as :meth:`sites`.
         """
         most = math.inf if time_limit is not None else self.cost.total / 2.0
@@ -344,26 +344,26 @@ class FitResult(Fitted):
 
     @unhandled
     def update(self, *args: Any, **kwargs: Any) -> Self:
-        """Return the posterior with new rows: the old one is their prior.
+        """Return the posterior with new rows, for which the old posterior is the prior.
 
-        Natural-gradient steps on the new rows alone, whose cost the number of earlier rows does not
-        change. It is exact for conjugate models. Otherwise sites of earlier rows stay what they
-        were when these came, and ``change.drift`` adds up, in nats, half of the variance that
-        ``log w`` had each time: what their being Gaussians costs. Where twice as much is more than
-        the tolerance the verdict is ``"approximate"``, and it warns: the optimum of all rows may be
-        elsewhere. Else it is ``"local"``, as no other optima are looked for. ``bound`` estimates
-        all rows' bound; these variances are in ``bound_error``. Rows that the result has are warned
-        of. The fit stays as it is::
+        It takes natural-gradient steps on the new rows alone, at a cost that does not depend on the
+        number of earlier rows. It is exact for conjugate models. Otherwise earlier rows keep their
+        Gaussian sites, and ``change.drift`` accumulates the cost in nats: half of the variance of
+        ``log w`` at each update. If twice that exceeds the tolerance, the verdict is
+        ``"approximate"``, with a warning: the optimum of all rows may be elsewhere. Otherwise it is
+        ``"local"``, as no other optima are looked for. ``bound`` estimates the bound of all rows,
+        and ``bound_error`` includes these variances. Repeated rows cause a warning. The original
+        result does not change::
 
             result = result.update(X[1000:2000], y[1000:2000])
 
         :param args: arguments of the model, with the new rows alone.
         :param kwargs: keyword arguments of the model.
-        :return: a result whose arguments are these, and whose bound is about all rows so far.
-        :raises TypeError: for what are no arguments of the model.
+        :return: a result with these arguments, whose bound is for all rows so far.
+        :raises TypeError: for arguments that the model does not take.
         :raises ValueError: for rows of another shape, with which the model does not run or indexes
-            beyond the end of an array; for new groups, which are new latents; and as :meth:`sites`.
-            So do data that ``fit`` refuses, NaN or outside of their support.
+            beyond the end of an array; for new groups, which are new latents; for data that ``fit``
+            rejects, NaN or outside their support; and as :meth:`sites`.
         """
         ModelCall(self.update, self.model, args, kwargs, "no seed").check()
         return updated(self, args, kwargs)
@@ -372,11 +372,11 @@ class FitResult(Fitted):
     def without(self, rows: Any, plate: str | None = None) -> Self:
         """Return the posterior without some rows, by subtraction and natural-gradient steps.
 
-        :param rows: numbers of the rows, one or several.
-        :param plate: whose elements they are; as for :meth:`loo`.
+        :param rows: the index of a row, or several.
+        :param plate: the plate of the rows; as for :meth:`loo`.
         :return: a result with the same arguments, in which these rows do not count.
-        :raises ValueError: for rows that are not there, or without which the posterior is improper;
-            and as :meth:`sites`.
+        :raises ValueError: for rows that do not exist, or whose removal makes the posterior
+            improper; and as :meth:`sites`.
         """
         return left_out(self, rows, plate)
 

@@ -299,12 +299,12 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     def quantiles(self, params: dict[str, Any], quantiles: Any) -> dict[str, jax.Array]:
         """Posterior quantiles of every latent site, constrained.
 
-        They are the Gaussian's, or the mixture's, also where a fit's ``sample`` corrects its draws.
+        They are the Gaussian's, or the mixture's, even if a fit's ``sample`` corrects its draws.
 
         :param params: from ``svi.get_params(svi_state)``.
         :param quantiles: a number or a list of numbers in (0, 1).
         :return: by site, the shape of ``quantiles`` followed by the site's shape.
-        :raises ValueError: for others.
+        :raises ValueError: for numbers outside (0, 1).
         """
         check_quantiles(quantiles)
         latent = self._latent_quantiles(params, jnp.asarray(quantiles))

@@ -254,13 +254,13 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
 
     @serialised
     def laplace(self, params: dict[str, Any]) -> jax.Array:
-        """Return the log density of data and globals by Laplace's formula, as TMB and lme4 have it.
+        """Return the Laplace approximation to the log density of data and globals, as in TMB, lme4.
 
-        No bound, and exact where locals are Gaussian given the rest. A local without a mode counts
-        as at its start with unit curvature (:meth:`num_without_mode`).
+        It is not a bound, and is exact if locals are conditionally Gaussian. A local without a mode
+        counts as at its start with unit curvature (:meth:`num_without_mode`).
 
-        :param params: the model's own parameters by name; where globals are latent, with the
-            guide's, at whose mean they are. ``svi.get_params(svi_state)``, for instance.
+        :param params: the model's parameters by name, and, for latent globals, the guide's, whose
+            mean is used; for instance ``svi.get_params(svi_state)``.
         """
         self._check_set_up()
         own = self._own_of(params)
@@ -315,10 +315,10 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     def num_without_mode(self, params: dict[str, Any]) -> dict[str, float]:
         """Count the locals that have no mode given globals and data, on average over the posterior.
 
-        There Newton's method finds none, and they are ``start + z``.
+        Newton's method finds none for these, and they are ``start + z``.
 
         :param params: from ``svi.get_params(svi_state)``.
-        :return: by the sites of the locals; sites without any are left out.
+        :return: counts by the sites of the locals; sites without any are left out.
         """
         draws = self._draws(self._family_of(params))[:200]
         _, troubled = self._in_models_coordinates(draws, params)

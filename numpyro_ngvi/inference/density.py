@@ -15,14 +15,14 @@ from numpyro_ngvi.inference.result import FitResult
 @door
 @shared_doc(DensityModel)
 def fit_density(log_density: Callable, dim: int, **options: Any) -> FitResult:
-    """Take a Gaussian itself, for instance.
+    """Fit a Gaussian density, for instance.
 
     >>> precision = jnp.array([[2.0, 0.9], [0.9, 1.0]])
     >>> result = fit_density(lambda theta: -0.5 * theta @ precision @ theta, 2, progress_bar=False)
     >>> result.verdict, f"{result.posterior.variance[0]:.3f}"
     ('certified', '0.840')
 
-    :param options: of ``fit``.
-    :return: the result. ``FitResult.load(path, result.model)`` reads it from a file.
+    :param options: options of ``fit``.
+    :return: the result, which ``FitResult.load(path, result.model)`` reads from a file.
     """
     return fit(DensityModel(log_density, dim, "numpyro"), **options)

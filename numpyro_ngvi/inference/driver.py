@@ -59,7 +59,7 @@ def fit(
     rng_key: jax.Array | None = None,
     **kwargs: Any,
 ) -> FitResult:
-    """Others of the examples go on from this one, whose posterior is ``N(1.99, 0.58^2)``.
+    """Other examples continue from this one, whose posterior is ``N(1.99, 0.58^2)``.
 
     >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
     >>> y = jnp.array([1.0, 2.0, 3.0])

@@ -15,7 +15,7 @@ from numpyro_ngvi.inference.hooks import Hooks
 @shared_doc(shared.FitResult)
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class FitResult(shared.FitResult):
-    """Draws without a random key of their own are the same every time."""
+    """Draws are the same every time, unless ``rng_key`` is given."""
 
     _ppl, _files = Hooks(), FileHooks()
 

@@ -24,7 +24,7 @@ def BLR(
     max_kl: float | str | None = "auto",
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """Return one step of ``rho = 1`` is the posterior of a conjugate model.
+    """Solve a conjugate model by one step of ``rho = 1``.
 
     >>> guide = NaturalGaussianGuide(model)
     >>> svi = SVI(model, guide, BLR(step_size=1.0), NaturalELBO(), rng_key=jax.random.key(0))
@@ -34,10 +34,10 @@ def BLR(
 
     :param step_size: ``rho``, in (0, 1]: ``"auto"``, a number, or an optax schedule.
     :param precision_step_size: ``rho`` for the precision, if it differs from that of the mean.
-    :param momentum: of ``g``, in [0, 1), with bias correction (Tan, S5.1).
-    :param max_kl: no step moves ``q`` by more than this ``KL(q_new || q_old)``, in nats.
-        ``"auto"`` adapts, from 1, if ``step_size`` is ``"auto"``, and else does not limit;
-        None does not limit.
+    :param momentum: momentum of ``g``, in [0, 1), with bias correction (Tan, S5.1).
+    :param max_kl: the largest ``KL(q_new || q_old)`` of a step, in nats. ``"auto"`` adapts it,
+        starting at 1, if ``step_size`` is ``"auto"``, and otherwise sets no limit; None sets no
+        limit.
     """
     check_learning_rule(step_size, precision_step_size, momentum, max_kl)
     rule = BlrRule(algebra, step_size, precision_step_size, momentum, max_kl)

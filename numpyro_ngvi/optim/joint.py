@@ -71,8 +71,8 @@ def joint(
     """Return an optax transformation from a rule.
 
     :param rule: how families move.
-    :param other: an optax transformation, or a NumPyro optimiser, for model parameters; by
-        default Adam whose rates adapt.
+    :param other: an optax transformation, or a NumPyro optimiser, for all other parameters; by
+        default Adam with adaptive rates.
     :param name: what error messages call the optimiser.
     :param curvature: see :class:`JointTransformation`.
     """

@@ -25,7 +25,7 @@ def Nagm(
     """Make an optax transformation of the rule.
 
     :param step_size: ``alpha`` for means; a number or an optax schedule.
-    :param momentum: in [0, 1).
+    :param momentum: the momentum, in [0, 1).
     :param max_norm: the clipping threshold ``T``, in nats per unit of ``lambda``.
     :param scale_step_size: ``alpha`` for scales and Cholesky factors; a number or a schedule.
         By default that of the mean, ten times smaller for a diagonal family and a hundred

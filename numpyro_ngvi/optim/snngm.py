@@ -18,7 +18,7 @@ from numpyro_ngvi.optim.joint import FIELDS, joint
 def Snngm(
     step_size: float | Schedule | str = "auto", momentum: float = 0.9, other: Any = None
 ) -> optax.GradientTransformation:
-    """Take it with any stock ELBO.
+    """Use it with any stock ELBO.
 
     >>> from numpyro.infer import Trace_ELBO
     >>> guide = NaturalGaussianGuide(model)
@@ -29,7 +29,7 @@ def Snngm(
 
     :param step_size: ``"auto"``, or ``alpha_0`` in the units of the unconstrained latents: a
         number (Tan uses 1e-3) or an optax schedule.
-    :param momentum: in [0, 1).
+    :param momentum: the momentum, in [0, 1).
     """
     check_snngm(step_size, momentum)
     return joint(snngm(algebra, step_size, momentum), other, "Snngm")

@@ -40,7 +40,7 @@ def VOGN(
     beta2: float | str = "auto",
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """Write the same lines for a network, whose model is larger.
+    """Train a network with the same lines, on a larger model.
 
     >>> from numpyro_ngvi.optim import VOGN
     >>> guide = NaturalGaussianGuide(model, "diagonal")
@@ -63,7 +63,7 @@ def IVON(
     beta2: float | str = "auto",
     other: Any = None,
 ) -> optax.GradientTransformation:
-    """Write the same lines for a network, whose model is larger.
+    """Train a network with the same lines, on a larger model.
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
     >>> loss = NaturalELBO(1, "stein")

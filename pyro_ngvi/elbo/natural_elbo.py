@@ -43,8 +43,8 @@ from pyro_ngvi.tracing.messengers import SPLIT_OVER_WORKERS, check_gradients, re
 class NaturalELBO(elbo.NaturalELBO, ELBO):
     """The bound of a model whose marked discrete latents are summed out.
 
-    That is done as by ``TraceEnum_ELBO``. Structure is taken to be static: what the first call
-    finds out about a model and a guide holds for later ones.
+    They are summed out as by ``TraceEnum_ELBO``. The structure of model and guide at the first
+    call is assumed not to change.
 
     The bound in nats is minus the loss; the log evidence of this model is -6.63:
 
@@ -56,7 +56,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
 
     :param max_plate_nesting: as in Pyro's ELBOs; matters for enumeration only.
     :param vectorize_particles: whether draws may share one run of the model. The first call
-        checks that it gives the values of separate runs, and does without if not.
+        checks that this gives the values of separate runs, and otherwise runs them separately.
     """
 
     @door
@@ -99,9 +99,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             return -float(_bound(values, here, points, values.isfinite(), visited))
 
     def loss_and_grads(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
-        """Minus the bound in nats; adds gradients to the parameters' ``grad``.
+        """Return minus the bound in nats, and add gradients to the parameters' ``grad``.
 
-        Those of a ``NaturalGaussianGuide`` are natural.
+        Those of a ``NaturalGaussianGuide`` are natural gradients.
         """
         loss, number = self._loss(model, guide, args, kwargs)
         if loss.requires_grad:

@@ -253,11 +253,11 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     def quantiles(self, quantiles: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Posterior quantiles of every latent site, constrained.
 
-        They are the Gaussian's, or the mixture's, also where a fit's ``sample`` corrects its draws.
+        They are the Gaussian's, or the mixture's, even if a fit's ``sample`` corrects its draws.
 
         :param quantiles: a number or a list of numbers in (0, 1).
         :return: by site, the shape of ``quantiles`` followed by the site's shape.
-        :raises ValueError: for others.
+        :raises ValueError: for numbers outside (0, 1).
         """
         check_quantiles(quantiles)
         family = self._family().detach()

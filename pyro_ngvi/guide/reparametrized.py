@@ -294,13 +294,13 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
 
     @serialised
     def laplace(self) -> Tensor:
-        """Return the log density of data and globals by Laplace's formula, as TMB and lme4 have it.
+        """Return the Laplace approximation to the log density of data and globals, as in TMB, lme4.
 
-        No bound, and exact where locals are Gaussian given the rest. A local without a mode counts
-        as at its start with unit curvature (:meth:`num_without_mode`).
+        It is not a bound, and is exact if locals are conditionally Gaussian. A local without a mode
+        counts as at its start with unit curvature (:meth:`num_without_mode`).
 
-        The model's own parameters are those of the store, with derivatives; where globals are
-        latent, they are at the mean of the guide's Gaussian.
+        The model's parameters are those of the store, with derivatives; latent globals are at the
+        mean of the guide's Gaussian.
         """
         family, is_local = self._family(), self._reparametrization._mask
         mean = family.mean
@@ -344,10 +344,10 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     def num_without_mode(self, params: dict[str, Tensor] | None = None) -> dict[str, float]:
         """Count the locals that have no mode given globals and data, on average over the posterior.
 
-        There Newton's method finds none, and they are ``start + z``.
+        Newton's method finds none for these, and they are ``start + z``.
 
-        :param params: a copy of the parameter store; None is the store itself.
-        :return: by the sites of the locals; sites without any are left out.
+        :param params: a copy of the parameter store; None for the store itself.
+        :return: counts by the sites of the locals; sites without any are left out.
         """
         family = self._family_of(params or {})
         _, troubled = self._in_models_coordinates(self._draws_of(family, 200))

@@ -60,7 +60,7 @@ def fit(
     options: FitOptions | None = None,
     **kwargs: Any,
 ) -> FitResult:
-    """Others of the examples go on from this one, whose posterior is ``N(1.99, 0.58^2)``.
+    """Other examples continue from this one, whose posterior is ``N(1.99, 0.58^2)``.
 
     >>> import pyro, pyro.distributions as dist, torch
     >>> y = torch.tensor([1.0, 2.0, 3.0])
@@ -75,10 +75,10 @@ def fit(
     >>> result.sample(500)["mean"].shape
     torch.Size([500])
 
-    The parameter store holds the fitted parameters afterwards, as after ``SVI``; the model's own
-    start from the values that they have in it. The guide that ``fit`` makes starts anew: those of
-    its names in the store are replaced, and survive in the result of their fit. The random numbers
-    follow ``pyro.set_rng_seed``; a fit takes four of torch's.
+    Afterwards the parameter store holds the fitted parameters, as after ``SVI``. The model's
+    parameters start from their values there; the guide's start afresh, and replace those of the
+    same names, which earlier results keep. Random numbers follow ``pyro.set_rng_seed``; a fit takes
+    four of torch's.
 
     :raises RuntimeError: inside ``torch.inference_mode``, ``torch.vmap`` and ``torch.func``.
     """

@@ -13,10 +13,10 @@ from pyro_ngvi.inference.hooks import Hooks
 @shared_doc(shared.FitResult)
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
 class FitResult(shared.FitResult):
-    """The posterior of :attr:`params`, whatever becomes of the parameter store.
+    """A result keeps its own :attr:`params`, whatever happens to the parameter store.
 
-    Guides of one class share their parameters' names, so that the guide of another fit changes what
-    this one's returns.
+    Its guide reads the store, where guides of one class share names: after another fit, it
+    returns that fit's draws.
     """
 
     _ppl, _files = Hooks(), FileHooks()

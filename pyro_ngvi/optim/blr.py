@@ -29,7 +29,7 @@ class BLROptimizer(JointOptimizer):
 
 @shared_doc(BlrRule, JointOptim)
 class BLR(JointOptim):
-    """One step of ``rho = 1`` is the posterior of a conjugate model.
+    """Solve a conjugate model by one step of ``rho = 1``.
 
     >>> guide = NaturalGaussianGuide(model)
     >>> svi = SVI(model, guide, BLR({"lr": 1.0}), NaturalELBO())
@@ -40,9 +40,9 @@ class BLR(JointOptim):
     :param optim_args: ``lr`` (``rho``, in (0, 1]: ``"auto"``, the default, a number, or a
     schedule from the number of steps taken). ``precision_lr`` (``rho`` for the precision, if
     it differs from that of the mean). ``momentum`` (of ``g``, in [0, 1), default 0, with bias
-    correction; Tan, S5.1). ``max_kl`` (no step moves ``q`` by more than this
-    ``KL(q_new || q_old)``, in nats: ``"auto"`` adapts, from 1, if ``lr`` is ``"auto"``, and
-    else does not limit; None does not limit).
+    correction; Tan, S5.1). ``max_kl`` (the largest ``KL(q_new || q_old)`` of a step, in nats:
+    ``"auto"`` adapts it, starting at 1, if ``lr`` is ``"auto"``, and otherwise sets no limit;
+    None sets no limit).
     """
 
     torch_optimizer = BLROptimizer

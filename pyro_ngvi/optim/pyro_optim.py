@@ -47,9 +47,9 @@ class JointOptim(PyroOptim):
         the number of steps taken to a step size.
     :param clip_args: ``clip_norm`` (of the joint natural gradient) and ``clip_value``, as in
         ``PyroOptim``.
-    :param other: a ``PyroOptim`` for parameters that are not natural; by default
-        Adam whose rates adapt (:mod:`ngvi.optim.adaptive_adam`).
-    :raises ValueError: for options unknown or outside their range; on the first step, if
+    :param other: a ``PyroOptim`` for all other parameters; by default Adam with adaptive rates
+        (:mod:`ngvi.optim.adaptive_adam`).
+    :raises ValueError: for unknown options, or values out of range; on the first step, if
         there are no natural parameters or the first gradient is not finite.
     """
 
@@ -111,7 +111,7 @@ class JointOptim(PyroOptim):
 
     @property
     def num_skipped(self) -> int:
-        """Steps not taken, or taken back: something was not finite, or led far off."""
+        """The number of steps skipped or undone: not finite, or far off."""
         return 0 if self._run is None else self._run.joint.num_skipped
 
     @classmethod
@@ -137,8 +137,7 @@ class JointOptim(PyroOptim):
     def get_state(self) -> dict[str, Any]:
         """Return the state of all optimisers, for ``torch.save``.
 
-        Of several runs of one optimiser whose parameters have the same names, it is that of the
-        last step.
+        If several runs of one optimiser use the same parameter names, it is that of the last step.
         """
         if self._run is None:
             return dict(self._state_waiting_to_be_consumed)
@@ -147,7 +146,7 @@ class JointOptim(PyroOptim):
     def set_state(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state of :meth:`get_state`.
 
-        :raises ValueError: for that of another optimiser.
+        :raises ValueError: for the state of another optimiser.
         """
         if not isinstance(state_dict, dict) or (state_dict and "state" not in state_dict):
             raise ValueError(

@@ -21,7 +21,7 @@ class SnngmOptimizer(JointOptimizer):
 
 @shared_doc(SnngmRule, JointOptim)
 class Snngm(JointOptim):
-    """Take it with any stock ELBO.
+    """Use it with any stock ELBO.
 
     >>> from pyro.infer import Trace_ELBO
     >>> guide = NaturalGaussianGuide(model)

@@ -49,7 +49,7 @@ class VOGNOptimizer(BLROptimizer):
 
 @shared_doc(vogn, RATES, BLR)
 class VOGN(BLR):
-    """Write the same lines for a network, whose model is larger.
+    """Train a network with the same lines, on a larger model.
 
     >>> from pyro_ngvi.optim import VOGN
     >>> guide = NaturalGaussianGuide(model, "diagonal")
@@ -72,7 +72,7 @@ class IVONOptimizer(VOGNOptimizer):
 
 @shared_doc(ivon, RATES, BLR)
 class IVON(BLR):
-    """Write the same lines for a network, whose model is larger.
+    """Train a network with the same lines, on a larger model.
 
     >>> guide = NaturalGaussianGuide(model, "diagonal")
     >>> svi = SVI(model, guide, IVON({"lr": 0.1}), NaturalELBO(1, "stein"))

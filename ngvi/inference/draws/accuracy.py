@@ -60,7 +60,7 @@ class Accuracy:
 
     @property
     def is_accurate(self) -> bool:
-        """True if all limits are within a tenth, and nothing else is known against the draws."""
+        """True if all limits are at most a tenth, and no other fault of the draws is known."""
         return not self.fault and self.worst_limit <= LEVELS.negligible
 
     @property

@@ -55,7 +55,7 @@ USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000,
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Diagnostics(TellsWhatItHas):
-    """Draws of a posterior, and whether to believe them. All that is not defined is None."""
+    """Draws of a posterior, and whether to trust them. Undefined attributes are None."""
 
     #: The method that has made them: ``"gaussian"``, ``"corrected"`` or ``"nuts"``.
     method: str
@@ -131,7 +131,7 @@ class Diagnostics(TellsWhatItHas):
 
     @property
     def pareto_k(self) -> float | None:
-        """K-hat, the shape of the weights' tail: a detail, of which nothing hangs."""
+        """K-hat, the shape of the weights' tail, for information only."""
         return None if self._weighed is None else self._weighed.pareto_k
 
     @property
@@ -155,13 +155,13 @@ class Diagnostics(TellsWhatItHas):
     def importance_weighted_bound(self) -> float | None:
         """``log mean(w)`` in nats: a lower bound on the log evidence in expectation.
 
-        It is an estimate of the log evidence where k-hat is below 0.7.
+        It estimates the log evidence if k-hat is below 0.7.
         """
         return None if self._weighed is None else self._weighed.evidence
 
     @property
     def importance_weighted_bound_error(self) -> float | None:
-        """The standard error of this, in nats; None where weights have no variance by k-hat."""
+        """The standard error of that, in nats; None if by k-hat weights have no variance."""
         if self._weighed is None or not self._weighed.pareto_k < USABLE:
             return None
         raw = np.exp(self.log_weights - self.log_weights.max())

@@ -273,7 +273,7 @@ def _worth(draws: Any) -> float:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NutsResult(TellsWhatItHas):
-    """Draws of a posterior by NUTS, and whether to believe them."""
+    """Draws of a posterior by NUTS, and whether to trust them."""
 
     #: Latent vectors in the guide's unconstrained coordinates, shape ``(chains, draws, d)``.
     latents: np.ndarray
@@ -299,26 +299,26 @@ class NutsResult(TellsWhatItHas):
 
     @property
     def num_divergent(self) -> int:
-        """Number of transitions, after the warm-up, that have diverged."""
+        """The number of divergent transitions after the warm-up."""
         return int(self.sample_stats["diverging"].sum())
 
     @property
     def r_hat(self) -> float:
-        """The largest R-hat of all latents, near 1 where the chains agree."""
+        """The largest R-hat of all latents, near 1 if the chains agree."""
         return float(r_hat(flat(self.draws, 2)).max())
 
     @property
     def effective_draws(self) -> float:
-        """The smallest number of independent draws that those of a latent are worth."""
+        """The smallest effective number of draws of all latents."""
         return float(effective_draws(flat(self.draws, 2)).min())
 
     @door_with_options_of("_result._chains_for_arviz")
     def to_arviz(self, **options: Any) -> Any:
         """Return the draws with their chains, and statistics of transitions, for ArviZ.
 
-        All that the fit's own ``to_arviz`` has is there as well.
+        It includes everything in the fit's own ``to_arviz``.
 
-        :param options: of that, such as ``log_likelihood=False`` and ``coords=``.
+        :param options: its options, such as ``log_likelihood=False`` and ``coords=``.
         :return: an ``arviz.InferenceData``, or an ``xarray.DataTree`` from ArviZ 1 on.
         :raises ModuleNotFoundError: without ArviZ.
         """
