@@ -169,7 +169,7 @@ def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], rea
             has = ", ".join(f"{one}=" for one in names) or "none"
             return f"{name} has no argument {keyword}=. {hint or f'It has {has}.'}"
     called = as_written(name, (signature.parameters[one] for one in names))
-    return f"{called} was called otherwise: {reason}."
+    return f"{called} was called with wrong arguments: {reason}."
 
 
 def not_made(name: str) -> str:

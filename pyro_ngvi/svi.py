@@ -55,8 +55,8 @@ class SVI(pyro.infer.SVI):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         if not self.num_steps:
             raise RuntimeError(
-                "svi.run takes as many steps as SVI(..., num_steps=) says, and that is none: Pyro "
-                "has given it up. Write a loop of svi.step(...), with the arguments of the model."
+                "svi.run, which Pyro has deprecated, takes the steps of SVI(..., num_steps=), by "
+                "default none. Write a loop of svi.step(...), with the arguments of the model."
             )
         return super().run(*args, **kwargs)
 

@@ -210,10 +210,10 @@ def stock(ppl, name):
 #: A call, as it is written, and the words of its error.
 MISTAKES = {
     "fit(ppl, guide=ppl.guide(model), family='diagonal')": (
-        "family= is ignored beside guide=.*Give it to the guide"
+        "family= cannot be combined with guide=.*Give it to the guide"
     ),
     "fit(ppl, init=result, family='diagonal')": (
-        "family='diagonal' is ignored beside init=.*'covariance_cholesky'.*Leave family= out"
+        "family='diagonal' cannot be combined with init=.*'covariance_cholesky'.*Leave family= out"
     ),
     "fit(ppl, other_model(ppl), init=result)": (
         "init= is the result of another model.*'theta' is missing there"
@@ -229,7 +229,7 @@ MISTAKES = {
     "fit(ppl, family='round')": "Unknown family='round'",
     "fit(ppl, guide=ppl.autoguide.AutoDelta(model))": "NaturalGaussianGuide",
     "fit(ppl, reparametrize='always')": "reparametrize must be 'auto', True or False, got 'always'",
-    "fit(ppl, reparametrize=True, family='diagonal')": "True is ignored beside family=",
+    "fit(ppl, reparametrize=True, family='diagonal')": "True cannot be combined with family=",
     "fit(ppl, init_loc_fn=0.0)": "init_loc_fn must be .*init_to_value",
     "fit(ppl, create_plates=3)": r"There is guide=NaturalGaussianGuide",
     "traced(ppl)": "fit decides on numbers.*outside",
@@ -284,10 +284,10 @@ MISTAKES = {
         r"NaturalGaussianGuide has no argument init_strategy=. Is init_loc_fn= meant\?"
     ),
     "package.NaturalGaussianGuide()": (
-        r"NaturalGaussianGuide\(model, .* was called otherwise: missing a required argument: 'mod"
+        r"NaturalGaussianGuide\(model, .* with wrong arguments: missing a required argument: 'mod"
     ),
     "result.sample(n_samples=3)": r"sample has no argument n_samples=. Is num_samples= meant\?",
-    "result.sample(3, 10)": r"sample\(num_samples=1000.* was called otherwise: too many",
+    "result.sample(3, 10)": r"sample\(num_samples=1000.* was called with wrong arguments: too many",
     "ppl.call(ppl.guide(observing(ppl, [1.0, 2.0])))": (
         "Observed site 'y' has a list, and .*(Pyro|NumPyro) takes"
     ),
@@ -314,7 +314,7 @@ MISTAKES = {
         r"FitResult.loo has no argument pointwise=. It has plate=, time_limit=, progress_bar=\."
     ),
     "result.without()": (
-        r"FitResult.without\(rows, plate=None\) was called otherwise: missing .* 'rows'"
+        r"FitResult.without\(rows, plate=None\) was called with wrong arguments: missing .* 'rows'"
     ),
     "result.nuts(chains=2)": r"FitResult.nuts has no argument chains=. Is num_chains= meant\?",
     "result.update(result.model, *result.args)": (
@@ -358,7 +358,7 @@ MISTAKES = {
     "fit(ppl, num_components=2.5)": "num_components must be an integer of at least 1",
     "fit(ppl, num_components=17)": r"17 is more than the 16 components",
     "fit(ppl, num_components=2, guide=ppl.guide(model))": "=2 is for guides that fit makes.*guide=",
-    "fit(ppl, num_components='auto', reparametrize=True)": "'auto' takes locals as they are",
+    "fit(ppl, num_components='auto', reparametrize=True)": "'auto' reparametrises no locals",
     "fit(ppl, with_a_parameter(ppl), num_components=2)": "model has parameters of its own",
     "fit(ppl, with_a_matrix(ppl), num_components=2, family='matrix_normal')": (
         "of a Mixture must be a family without coordinates"
@@ -375,13 +375,13 @@ MISTAKES = {
     ),
     "fit(ppl, None, ppl.array([1.0, np.nan, 2.0]))": "'y'.*NaN at 1 of 3 places",
     "ppl.fit(explained(ppl, 'Normal', [1.0, np.inf, 2.0]))": (
-        r"not in its support, Real.*, at 1 of 3 .* \[1\], inf.*where its density is zero"
+        r"outside its support, Real.*, at 1 of 3 .* \[1\], inf.*where its density is zero"
     ),
     "ppl.fit(explained(ppl, 'Poisson', [1.0, 2.0, -2.0]))": (
-        r"not in its support, Integer.*, at 1 of 3 .* \[2\], -2"
+        r"outside its support, Integer.*, at 1 of 3 .* \[2\], -2"
     ),
     "ppl.fit(explained(ppl, 'Gamma', [-1.0, -2.0, 3.0]))": (
-        r"not in its support, .*, at 2 of 3 .* \[0\], -1"
+        r"outside its support, .*, at 2 of 3 .* \[0\], -1"
     ),
     "linear(ppl, np.array(['a', 'b', 'a']), y)": "argument 0 holds strings",
     "linear(ppl, np.array([1.0, None, 2.0], object), y)": "argument 0 holds objects",
@@ -413,7 +413,7 @@ MISTAKES = {
     "linear(ppl, y, y, ppl.array([1.0, -1.0, 1.0]))": "invalid .*scale|scale .*constraint",
     "linear(ppl, ppl.array([1.0, 2.0]), y)": "site '?y|shapes",
     "linear(ppl, y, y + 0j)": "site '?y",
-    "fit(ppl, drawing_rows(ppl))": "another one at each call, as .*Draw data before",
+    "fit(ppl, drawing_rows(ppl))": "changes from call to call, as .*Draw data before",
     "fit(ppl, ppl.handlers.condition(model, data=[y]))": "Handler condition .*dict.*, got list",
     # -- results
     "result.nuts(0)": "num_samples",
@@ -600,7 +600,7 @@ def test_what_only_torch_can_do_wrong_pyro():
             (fickle, y, "'late' was missing.*torch.where"),
             (growing, y, r"'mu' has events of shape \((1|2),\)"),
             (of_torch, y, r"'mu' has a Normal of torch.*pyro\.distributions\.Normal"),
-            (dropping, y, "another one at each call, as at site 'y'"),
+            (dropping, y, "changes from call to call, as at site 'y'"),
             (models.location(ppl), Y, "'y' has a ndarray.*torch.as_tensor"),
         ):
             with pytest.raises((ValueError, TypeError), match=words):

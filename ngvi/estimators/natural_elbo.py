@@ -163,6 +163,6 @@ class NaturalELBO:
         if is_first:
             warn(
                 f"NaturalELBO left out {int(num_dropped)} draws of a step whose value, gradient or "
-                "Hessian is not finite (num_dropped). If it goes on, start elsewhere and narrow "
+                "Hessian is not finite (num_dropped). If this goes on, start elsewhere and narrow "
                 "(init_loc_fn=, init_scale=), or bring covariates to a scale near one."
             )

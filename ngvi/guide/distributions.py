@@ -72,7 +72,7 @@ def check_not_mixture(family: Any) -> None:
     """Raise a ``ValueError`` for what is no affine map of ``N(0, I)``."""
     if isinstance(family, Mixture):
         raise ValueError(
-            "A mixture is no transform of N(0, I): take get_posterior, which has log_prob and "
+            "A mixture is not a transform of N(0, I): take get_posterior, which has log_prob and "
             "sample, or the parts of it, result.family.components."
         )
 

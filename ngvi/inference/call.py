@@ -119,9 +119,9 @@ class FitCall:
             found = compared(first, outcome, at_first, self.rng, self.request, insists)
         if insists and found[0] is first and outcome.ending is None:
             warn(
-                "reparametrize=True has had no effect, and the Gaussian over all latents is kept: "
-                "locals by their modes came to no better end. The report of "
-                "fit(..., guide=ReparametrizedGaussianGuide(model)) tells why."
+                "reparametrize=True had no effect: conditional modes gave no better bound, and the "
+                "Gaussian over all latents is kept. The report of "
+                "fit(..., guide=ReparametrizedGaussianGuide(model)) says why."
             )
         return found
 

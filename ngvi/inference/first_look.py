@@ -82,14 +82,14 @@ def check_seen(
         raise ValueError(_nothing_observed(seen, model, args, kwargs))
     if seen.state:
         raise ValueError(
-            f"The model keeps a state, '{seen.state}', from one run to the next, and is another "
-            "one at each call. SVI with BLR() or Snngm() carries it; for fit leave mutable= out, "
+            f"The model keeps a state, '{seen.state}', from one run to the next, and changes "
+            "from call to call. SVI with BLR() or Snngm() carries it; for fit leave mutable= out, "
             "and take a layer without statistics of batches, such as LayerNorm."
         )
     if seen.unrepeatable:
         raise ValueError(
-            f"The model is another one at each call, {seen.unrepeatable}, for the same latents: it "
-            "draws random numbers that are no sample statement's, or it counts calls. Draw data "
+            f"The model changes from call to call, {seen.unrepeatable}, for the same latents: it "
+            "draws random numbers outside sample statements, or it counts calls. Draw data "
             "before fit, take minibatches by a plate with subsample_size=, and noise as a latent."
         )
     for name, value in seen.data.items():
@@ -134,7 +134,7 @@ def warn_of_unknown_sites(seen: Seen, init_loc_fn: Any) -> None:
         if name not in known:
             near = difflib.get_close_matches(str(name).lower(), lower, 1)
             meant = f": is {lower[near[0]]!r} meant?" if near else f": it has {known}."
-            warn(f"{where} has a value for '{name}', which is no site of the model{meant}")
+            warn(f"{where} has a value for '{name}', which is not a site of the model{meant}")
 
 
 def check_handlers(handlers: Iterable[tuple[Any, Callable]]) -> None:
@@ -204,7 +204,7 @@ def oddity(value: np.ndarray, support: Any, is_in: Callable | None = None) -> st
     if good.shape == value.shape and value.dtype.kind == "f":
         good = good & np.isfinite(value)
     answers = np.atleast_1d(good) if value.ndim else good  # of an event there is one
-    words = where_not(answers, f"what is not in its support, {support},")
+    words = where_not(answers, f"values outside its support, {support},")
     shown = good.shape == value.shape and not good.all()
     return f"{words}, {value[~good].flat[0]:g}" if shown else words
 

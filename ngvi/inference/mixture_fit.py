@@ -71,7 +71,7 @@ def check_beside(given: FitArguments) -> None:
             )
     if given.reparametrize is True:
         raise ValueError(
-            f"{words} takes locals as they are: leave reparametrize=True out, or num_components=."
+            f"{words} reparametrises no locals: leave out reparametrize=True or num_components=."
         )
 
 

@@ -32,7 +32,7 @@ from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.outcome import BY_MODES, CERTIFIED, Ending, Outcome
 
 #: The bound of locals by their modes where these would be searched for through a loop.
-NOT_TRIED = "not known: each step to them runs the model's loop; reparametrize=True takes it"
+NOT_TRIED = "not known: each step to the modes runs the model's loop; reparametrize=True does so"
 #: Arguments of ``fit`` that leave no choice of the latents' coordinates.
 NO_CHOICE = "guide", "init", "family", "curvature", "batches"
 
@@ -63,7 +63,7 @@ def check_reparametrize(given: FitArguments) -> bool | str:
     others = [name for name in NO_CHOICE if not _is_default(getattr(given, name))]
     if others and reparametrize is True:
         raise ValueError(
-            f"reparametrize=True is ignored beside {others[0]}=. Leave one of them out; "
+            f"reparametrize=True cannot be combined with {others[0]}=. Leave one of them out; "
             "guide=ReparametrizedGaussianGuide(model, family=...) is for a family of your own."
         )
     return False if others else reparametrize

@@ -68,8 +68,8 @@ def guide_for_groups(result: Any) -> Any:
     guide = result._gaussian()
     if not hasattr(guide, "for_groups"):
         raise ValueError(
-            "sample_groups needs locals by their modes given their data, and in this fit each has "
-            "parameters of its own: fit(..., guide=ReparametrizedGaussianGuide(model))."
+            "sample_groups needs locals at conditional modes, and in this fit each has its own "
+            "parameters: fit(..., guide=ReparametrizedGaussianGuide(model))."
         )
     return guide.for_groups(result.model)
 

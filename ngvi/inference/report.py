@@ -94,7 +94,7 @@ def report(result: Any, complete: bool) -> str:
     is_good = result.converged and (known is None or known.accuracy.is_accurate)
     if not is_good and hasattr(result.guide, "num_without_mode"):
         for name, count in result.guide.num_without_mode(result.params).items():
-            add("without a mode", f"{count:.2g} of {name!r} on average: these stay as they are")
+            add("without a mode", f"{count:.2g} of {name!r} on average: these are not centred")
     return "\n".join(lines)
 
 
@@ -103,10 +103,10 @@ def second_fit(result: Any) -> str:
     for start in result.restarts:
         if start.name == BY_MODES:
             if start.status != "kept":
-                return f"as they are; by their modes given the rest the bound is {start.status}"
+                return f"not centred; with conditional modes the bound is {start.status}"
             other = result.restarts[-1].status
-            return f"by their modes given the rest; as they are the bound is {other}"
-    return "by their modes given the rest" if hasattr(result.guide, "num_without_mode") else ""
+            return f"centred at conditional modes; without them the bound is {other}"
+    return "centred at conditional modes" if hasattr(result.guide, "num_without_mode") else ""
 
 
 def _nats(value: float, error: float | None) -> str:
@@ -223,7 +223,7 @@ def _plot_errors(ax: Any, accuracy: Accuracy) -> None:
     rows = np.arange(len(worst))[::-1]
     limits = accuracy.limits[:, [accuracy.names.index(name) for name in worst]]
     ax.plot(limits[0], rows, "o", color=FIT, label="mean, in sd")
-    ax.plot(limits[1], rows, "s", color=WEIGHTS, markersize=4, label="sd, as a part")
+    ax.plot(limits[1], rows, "s", color=WEIGHTS, markersize=4, label="sd, relative")
     ax.axvline(LEVELS.negligible, color="0.6", linestyle=":", label="accurate up to here")
     ax.set_yticks(rows, worst, fontsize=9)
     ax.set_ylim(-0.7, len(worst) - 0.3)

@@ -145,12 +145,12 @@ def check_start(result_type: Any, given: FitArguments) -> None:
     for name in has if guide is not None else ():
         if has[name]:
             raise ValueError(
-                f"{name}= is ignored beside guide=, which has its own. Give it to the guide, "
+                f"{name}= cannot be combined with guide=, which has its own. Give it to the guide, "
                 f"NaturalGaussianGuide(model, ..., {name}=...), or leave guide= out."
             )
     if init is not None and has["family"] and family != family_names(init):
         raise ValueError(
-            f"family={family!r} is ignored beside init=, which goes on with its own, "
+            f"family={family!r} cannot be combined with init=, which has its own, "
             f"{family_names(init)!r}. Leave family= out, or start anew without init=."
         )
 

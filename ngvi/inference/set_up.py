@@ -46,7 +46,7 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     )
     if isinstance(family, str) and family == "auto" and guide is None and init is None:
         raise ValueError(f"{problem} To fit them all the same, name a family, family='diagonal'.")
-    warn(f"{problem} time_limit= and Ctrl-C keep what there is.")
+    warn(f"{problem} time_limit= and Ctrl-C keep the best result so far.")
 
 
 def guide_maker(guide: Any, family: Any, init: Any) -> Callable:

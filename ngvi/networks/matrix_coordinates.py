@@ -31,7 +31,7 @@ def find_matrices(layout: Layout, names: Sequence[str] | None, max_side: int) ->
         elif names is not None:
             raise ValueError(
                 f"Latent site {site.name!r} of MatrixNormal(sites=...) has shape {site.shape}, "
-                "and is no matrix of at least two rows and two columns. Leave it out of sites=."
+                "and is not a matrix of at least two rows and two columns. Leave it out of sites=."
             )
     if not found:
         shapes = ", ".join(f"{site.name!r} {site.shape}" for site in layout.sites[:10])

@@ -63,8 +63,8 @@ def check_whitened(result: Any) -> None:
     """
     if result.change is not None:
         raise ValueError(
-            "NUTS and whitened_density() run the model as it is, and to this posterior rows were "
-            "added, or left out: fit all rows."
+            "NUTS and whitened_density() run the fitted model, and this posterior has rows added "
+            "or left out: fit all rows."
         )
     with result._at_end() as (problem, _):
         check_density(result, problem, "whitened_density()", nuts.WAY_OUT)

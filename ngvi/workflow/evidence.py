@@ -42,5 +42,5 @@ class LogEvidence(TellsWhatItHas):
     __float__ = __sub__ = __rsub__ = _is_no_number
 
     def __repr__(self) -> str:
-        words = "to be believed" if self.is_reliable else "not to be believed"
+        words = "reliable" if self.is_reliable else "not reliable"
         return f"{self.value:,.3f} ± {self.error:.2g} nats, {words}"

@@ -77,4 +77,4 @@ def check_same(
     same = DEFAULTS.same
     for found, wanted in pairs:
         if not np.allclose(found, wanted, rtol=same, atol=same, equal_nan=True):
-            raise NotAdditiveError("it takes another way at other latents")
+            raise NotAdditiveError("it takes another branch at other latents")

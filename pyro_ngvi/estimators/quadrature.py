@@ -82,7 +82,7 @@ def _check_values(terms: AdditiveTerms, density: LogDensity, here: Families) -> 
         found, wanted = evaluate([terms.result], known)[0], density.of_one(latents)
         same = DEFAULTS.same
         if not torch.isclose(found, wanted, rtol=same, atol=same, equal_nan=True):
-            raise NotAdditiveError("it takes another way at other latents")
+            raise NotAdditiveError("it takes another branch at other latents")
 
 
 class TorchCalculus:

@@ -92,7 +92,7 @@ class JointOptimizer(torch.optim.Optimizer):
         if any(coordinate_of(param) is None for param in params):
             raise ValueError(
                 f"{type(self).__name__} moves the posterior of a NaturalGaussianGuide, "
-                "and a tensor it was given is no part of one. Give it guide.parameters() "
+                "and was given a tensor that is not part of one. Give it guide.parameters() "
                 "after the guide's first call, and other parameters to another optimiser."
             )
         super().add_param_group({**param_group, "params": params})

@@ -86,7 +86,7 @@ def check_linear(guide_trace: Any) -> None:
                 )
             if getattr(family_of(node), "name", None) == "low_rank":
                 raise ValueError(
-                    "DataParallel adds gradients up, and those of family='low_rank' are no sum "
+                    "DataParallel adds gradients up, and those of family='low_rank' are not sums "
                     "over rows: use 'full', 'diagonal' or 'sparse_precision'."
                 )
 

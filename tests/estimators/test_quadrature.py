@@ -239,7 +239,7 @@ def test_a_number_that_a_model_reads_unseen_is_refused(ppl):
         x = ppl.sample("x", ppl.dist.Normal(0.0, 1.0).expand([3]).to_event(1))
         ppl.factor("y", -float(x.detach().numpy()[0]) * ppl.np.exp(x).sum())
 
-    refused = r"needs a sum.*latents \('x'\).*another way at other latents"
+    refused = r"needs a sum.*latents \('x'\).*another branch at other latents"
     with pytest.raises(ValueError, match=refused):
         ppl.svi(
             model, "covariance_cholesky", loss=ppl.elbo("NaturalELBO", curvature="quadrature")

@@ -73,7 +73,7 @@ def test_other_curvatures_and_the_transform_are_refused_by_name(ppl):
     model = two_modes(ppl)
     guide = ppl.guide(model, ppl.families.Mixture("diagonal", 2))
     params = ppl.set_up(guide)
-    with pytest.raises(ValueError, match="mixture is no transform of"):
+    with pytest.raises(ValueError, match="mixture is not a transform of"):
         guide.get_transform(*((params,) if ppl.is_numpyro else ()))
     with pytest.raises(ValueError, match="curvature='hessian' is not for a mixture"):
         ppl.svi(model, guide, loss=ppl.elbo("NaturalELBO", curvature="hessian")).step()

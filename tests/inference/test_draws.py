@@ -479,7 +479,7 @@ def test_doubtful_draws_say_what_it_costs_to_go_on(ppl, price):
     accurate = conjugate_result(ppl, cost=cost)
     assert fitted.diagnostics.verdict == "doubtful" and fitted.seconds > 1.25
     seconds = ", 5e+02 s" if price == 0.01 else ""
-    said = f"result.with_draws('nuts') goes on by NUTS: about 50,000 gradients{seconds}."
+    said = f"result.with_draws('nuts') runs NUTS: about 50,000 gradients{seconds}."
     assert said in " ".join(str(fitted).split())
     assert (
         accurate.diagnostics.verdict == "accurate"
@@ -529,7 +529,7 @@ def test_a_part_of_the_posterior_at_other_optima_is_told(pyro_backend):
     with pytest.warns(UserWarning, match=r"doubtful: other optima hold about 31 %"):
         corrected = fitted.with_draws("corrected")
     assert "draws doubtful" in str(corrected) and "other optima hold" in str(fitted)
-    assert "limits are of this one alone" in " ".join(str(corrected).split())
+    assert "limits are for this one alone" in " ".join(str(corrected).split())
 
 
 def test_a_method_that_cannot_be_is_refused_before_the_fit(ppl):

@@ -241,7 +241,7 @@ def test_locals_by_their_modes_compile_nothing_again(xla):
                 "y", dist.Normal(numpyro.sample("u", dist.Normal(mean, scale)), 1.0), obs=y
             )
 
-    assert "by their modes" in str(fitted(model, data(0)[1]))
+    assert "at conditional modes" in str(fitted(model, data(0)[1]))
     xla.clear()
     second = fitted(model, data(1)[1])
     str(second)

@@ -83,9 +83,8 @@ def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(gain
     assert found.optimum is (at_first.outcome if is_better else outcome).optimum
     assert not is_better or found.optimum.trace.losses[:2] == [2.0, 1.0]
     result = SimpleNamespace(restarts=found.restarts(0.1))
-    kind, other = "by their modes given the rest", "as they are"
-    kind, other = (kind, other) if is_better else (other, kind)
-    assert second_fit(result) == f"{kind}; {other} the bound is {words}"
+    said = ("not centred; with conditional modes", "centred at conditional modes; without them")
+    assert second_fit(result) == f"{said[is_better]} the bound is {words}"
     restarts = {one.name: one.status for one in result.restarts}
     assert restarts == {
         BY_MODES: "kept" if is_better else words,
@@ -169,7 +168,7 @@ def test_the_better_bound_is_kept_and_told(ppl, fitted):
     assert result.bound == pytest.approx(-31.40, abs=0.05)  # in both packages
     assert plain.bound - 4 * plain.bound_error < BEST_EIGHT_SCHOOLS < result.bound
     assert [one.name for one in result.restarts] == ["the guide's start"]
-    assert re.search(r"locals +by their modes given the rest\n", repr(result))
+    assert re.search(r"locals +centred at conditional modes\n", repr(result))
     names = set(result.diagnostics.accuracy.names)
     assert {"mu", "tau", "eta[7]"} < names  # the model's own latents
     assert "hint" not in repr(result) and "hint" not in repr(plain)
@@ -265,7 +264,7 @@ def test_groups_that_the_fit_has_not_seen_are_drawn_given_their_data(ppl, fitted
     # Given mu and tau the posterior of eta is known.
     plain, result, _ = fitted
     y, sigma = np.array([30.0, -8.0]), np.array([3.0, 12.0])
-    with pytest.raises(ValueError, match="sample_groups needs locals by their modes"):
+    with pytest.raises(ValueError, match="sample_groups needs locals at conditional modes"):
         plain.sample_groups(ppl.array(y), ppl.array(sigma))
     for count in (2, 1):  # one is enough
         data = ppl.array(y[:count]), ppl.array(sigma[:count])

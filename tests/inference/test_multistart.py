@@ -150,8 +150,8 @@ def test_modes_of_the_same_height_count_as_one_and_each_is_named():
     target.noise_dim += 1  # as of a mixture, which is all of the posterior
     assert [one.weight for one in found_optima(outcome, target.problem())] == [1.0, 0.0]
     said = in_words(outcome, dict, 0.05, 100)
-    assert "optima of the same bound elsewhere, as where labels or signs change places: 1" in said
-    assert "holds 1/2 of the posterior at most" in said and "led to it or to these" in said
+    assert "other optima with the same bound, as when labels or signs are switched: 1" in said
+    assert "holds at most 1/2 of the posterior" in said and "led to it or to these" in said
 
 
 def test_ends_along_a_ridge_are_no_images():

@@ -358,5 +358,5 @@ def test_minibatches_and_lists_are_refused_with_the_way_out(ppl):
     guide, gaussian = list_with_a_partner(ppl, two_latents(ppl))
     at = np.array([0.5]), np.array([[0.7]])
     fitted = result(ppl, two_latents(ppl), guide=guide, gaussian=gaussian, at=at)
-    with pytest.raises(ValueError, match="no NaturalGaussianGuide"):
+    with pytest.raises(ValueError, match="not a NaturalGaussianGuide"):
         fitted.nuts()

@@ -117,13 +117,13 @@ def test_more_effort_is_advised_where_there_is_more():
         (Status.MAX_STEPS, "max_steps=100 are used up with the bound an estimated 0.012 nats"),
         (
             Status.NOISE,
-            "most draws that fit takes noise is too much, and the bound is an estimated 0.0",
+            "largest number of draws, noise is too large, and the bound is an estimated 0.0",
         ),
         (Status.RISING, "short steps along a flat direction keep raising the bound"),
         (Status.STUCK, "no step along the natural gradient raises the bound, an estimated 0.012 n"),
         (Status.OVERFITTED, "over the draws that a step learns from, but not over others"),
         (Status.UNBOUNDED, "widens without limit (sd 3 of unconstrained 'b')"),
-        (None, "off an estimated 0.012 nats below its optimum, which fresh draws have not conf"),
+        (None, "best ended an estimated 0.012 nats below its optimum, which fresh draws have not"),
     ],
 )
 def test_every_end_is_told_with_what_to_try(status, expected):
@@ -176,7 +176,7 @@ def test_a_limit_above_the_tolerance_is_no_certificate():
     found = outcome(certificate=Certificate(0.04, 0.05001))
     found.tolerance = TOLERANCE
     assert found.verdict == NOT_CONVERGED
-    assert "left to the optimum is 0.05001 nats, more than tolerance=0.05. Go on" in words(found)
+    assert "gap to the optimum is 0.05001 nats, more than tolerance=0.05. Go on" in words(found)
 
 
 def test_an_end_is_told_with_what_is_known_of_it():
@@ -188,7 +188,7 @@ def test_an_end_is_told_with_what_is_known_of_it():
     assert "the bound an unknown distance below its optimum" in words(unknown)
     # Nothing is said to jump whose values do not say so.
     stuck = outcome(Status.STUCK)
-    assert "a kink or rounding may be all" in words(stuck) and "discontinuous" not in words(stuck)
+    assert "a kink or rounding may remain" in words(stuck) and "discontinuous" not in words(stuck)
     assert "unconstrained 'b' has sd 7," in words(stuck, {"b": np.array([7.0])})
     stuck.optimum.validation = Validation(0.0, 0.01, mismatch=1.0)
     assert "density is discontinuous" in words(stuck)

@@ -115,7 +115,7 @@ def test_the_report_says_what_one_wants_to_know(ppl):
         "covariance_cholesky, d = 3",
         "2,000 gradients, 600 Hessian-vector products, 7,000 values",
         "-30.000 ± 0.071 nats",
-        "the Gaussian as it is, by weights of 4,000 draws: means within 0.0",
+        "the Gaussian, judged by weights of 4,000 draws: means within 0.0",
         "worst: weights[",
         "within 0.02 nats",
     ):

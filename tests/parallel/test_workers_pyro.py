@@ -94,7 +94,7 @@ def test_a_worker_that_fails_ends_the_others_within_the_timeout(failing, name):
         ("whole", "Worker 0 sees a part of the plates of sizes {}, and worker 0 of {}"),
         ("other parameters", "Parameter 'intercept' is ((3, 1), torch.float64) for worker 1"),
         ("locals", "not the latents of a subsampled plate"),
-        ("low rank", "those of family='low_rank' are no sum"),
+        ("low rank", "those of family='low_rank' are not sums"),
     ],
 )
 def test_models_that_do_not_fit_together_are_refused_on_all_workers(failing, name, words):

@@ -171,7 +171,7 @@ class Diagnostics(TellsWhatItHas):
 
 def undefined(why: str) -> Diagnostics:
     """Return the account of a Gaussian without importance weights, and why it has none."""
-    return Diagnostics(GAUSSIAN, Accuracy(fault=why), "the Gaussian, which nothing can be said of")
+    return Diagnostics(GAUSSIAN, Accuracy(fault=why), "the Gaussian, of unknown accuracy")
 
 
 def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = True) -> Diagnostics:
@@ -224,7 +224,7 @@ def way_on(result: Any, found: Diagnostics) -> str:
     """
     if found.accuracy.is_accurate or result.change is not None or not found.log_weights.size:
         return ""
-    words, count = "result.with_draws('nuts') goes on by NUTS", float(USUAL_GRADIENTS)
+    words, count = "result.with_draws('nuts') runs NUTS", float(USUAL_GRADIENTS)
     if found.method == NUTS:
         words, count = "result.nuts(num_samples=...) takes longer chains", math.inf
     if found.chains is not None:
@@ -263,7 +263,7 @@ class _Maker:
             pilot = Proposal(self.problem, self.state).weighed(count, self.rng)
         except ValueError as error:
             return undefined(str(error))
-        how = f"the Gaussian as it is, by weights of {count:,} draws"
+        how = f"the Gaussian, judged by weights of {count:,} draws"
         best = Diagnostics(GAUSSIAN, self._accuracy(pilot, False), how, None, pilot.raw)
         is_enough = asked in (GAUSSIAN, NUTS) or (asked == AUTO and best.accuracy.is_accurate)
         if is_enough or self.why_no_density:
@@ -342,7 +342,7 @@ def check_may_draw(asked: str, problem: Problem, is_alone: bool, has_batches: bo
     """
     why = "the rows come in batches" if has_batches else of_objective(problem.objective)
     if not why and not is_alone:
-        why = "the guide is no NaturalGaussianGuide"
+        why = "the guide is not a NaturalGaussianGuide"
     if not why and asked == NUTS and problem.space.has_model_parameters:
         names = ", ".join(map(repr, problem.space.model_parameters(problem.space.initial)))
         why = f"the model has parameters of its own, {names}, which have no prior"
@@ -382,7 +382,7 @@ def of_objective(objective: Objective) -> str:
 def why_without_density(result: Any, problem: Problem) -> str:
     """Say why the density of all data is not at hand, if so."""
     if [part is result.guide for part in result._gaussians()] != [True]:
-        return f"the guide ({type(result.guide).__name__}) is no NaturalGaussianGuide"
+        return f"the guide ({type(result.guide).__name__}) is not a NaturalGaussianGuide"
     return why_undefined(result, problem)
 
 
@@ -394,6 +394,6 @@ def unseen(result: Any) -> str:
     if share >= 1.0 - LEVELS.confidence:
         said.append(
             f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds, and "
-            "limits are of this one alone"
+            "limits are for this one alone"
         )
     return "; ".join(said)

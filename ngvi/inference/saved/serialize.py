@@ -88,7 +88,7 @@ def read_result(path: str | os.PathLike, library: str) -> Saved:
     """
     name = os.fspath(path)
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise DamagedFileError(f"{name!r} is no regular file.")
+        raise DamagedFileError(f"{name!r} is not a regular file.")
     words = f"is damaged, or no result that was saved by {library}"
     with open(path, "rb") as file, files.whole(path, words):
         saved = Saved(*files.unpacked(file), path=name)

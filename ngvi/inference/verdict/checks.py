@@ -97,8 +97,8 @@ def rare_losses(context: Context, optimum: Optimum) -> Finding | None:
     return Finding(
         "rare losses",
         "at a few draws of the posterior the log density is so much lower than at all others that "
-        f"the bound is known to {error:.2g} nats only: a support that ends within the reach of the "
-        "latents, or a penalty in its place. Gradients at other draws see nothing of it, and a "
+        f"the bound is only known to {error:.2g} nats: a support that ends within the reach of the "
+        "latents, or a penalty in its place. Gradients at other draws do not show it, and a "
         "narrower posterior may be better. Make the likelihood fall smoothly there, or bound the "
         "latents",
         error,
@@ -116,8 +116,8 @@ def integral(context: Context, optimum: Optimum) -> Finding | None:
         return None
     return Finding(
         "integral",
-        f"the bound as it is integrated is {off:.2g} nats off that of independent draws: the log "
-        "density is no sum of smooth terms. Use curvature='spherical'",
+        f"the integrated bound is {off:.2g} nats off that of independent draws: the log "
+        "density is not a sum of smooth terms. Use curvature='spherical'",
     )
 
 

@@ -21,7 +21,7 @@ from ngvi.inference.verdict.optima import Exploration, Optimum
 Verdict = Literal["certified", "local", "not converged", "approximate"]
 VERDICTS = CERTIFIED, LOCAL, NOT_CONVERGED, APPROXIMATE = get_args(Verdict)
 #: The name of a second fit among the restarts of a result.
-BY_MODES = "locals by their modes"
+BY_MODES = "conditional modes"
 
 #: If rounding exceeds this many tolerances, report bad scaling rather than too few steps.
 BEYOND_PRECISION = 1000.0
@@ -80,7 +80,7 @@ class Outcome:
     :ivar optima: all of them, the best first.
     :ivar finding: what is wrong with it, if a check has found something.
     :ivar ending: why the fit stopped, if that was not its own search.
-    :ivar by_modes: the bound of the other of two fits, one of them with locals by their modes, in
+    :ivar by_modes: the bound of the other of two fits, one of them with conditional modes, in
         words; or nothing.
     :ivar mixture: what is known of components, in words; nothing if only one is asked for.
     :ivar search: that has ended there, for whoever goes on with it.
@@ -224,15 +224,15 @@ def _left(optimum: Optimum, tolerance: float) -> str:
 
 def _limit(optimum: Optimum, tolerance: float) -> str:
     upper = in_digits_apart(optimum.certificate.upper, tolerance)
-    words = f"the upper 95 % limit of what is left to the optimum is {upper} nats"
+    words = f"the upper 95 % limit of the gap to the optimum is {upper} nats"
     return f"{words}, more than tolerance={tolerance:g}"
 
 
 def _noise(optimum: Optimum, left: str, tolerance: float) -> str:
     is_known = tolerance < optimum.certificate.upper < math.inf
-    how = _limit(optimum, tolerance) if is_known else f"noise is too much, and the bound is {left}"
+    how = _limit(optimum, tolerance) if is_known else f"noise is too large, and the bound is {left}"
     return (
-        f"with the most draws that fit takes {how}. Raise tolerance; a reparametrised model "
+        f"with the largest number of draws, {how}. Raise tolerance; a reparametrised model "
         "(noncentred local latents, say) may have a posterior closer to a Gaussian, and "
         "result.nuts() samples the posterior itself"
     )
@@ -241,15 +241,15 @@ def _noise(optimum: Optimum, left: str, tolerance: float) -> str:
 _STUCK = "no step along the natural gradient raises the bound, {left}"
 #: Words to add there, by what values at draws and standard deviations say.
 _JUMPS = (
-    ": values at independent draws promise more than gradients see, as where the density is "
+    ": values at independent draws promise more than gradients show, as when the density is "
     "discontinuous. Make the model smooth, or go on with result.nuts()"
 )
 _FLAT = (
     ": unconstrained '{name}' has sd {widest:.2g}, as near a limit of the model at infinity, where "
-    "rounding is all that is left. Narrow its prior, or take the model at its limit"
+    "only rounding remains. Narrow its prior, or use the limiting model"
 )
 _ROUNDING = (
-    ": a kink or rounding may be all that is left. Try double precision, data and latents on "
+    ": only a kink or rounding may remain. Try double precision, data and latents on "
     "scales near one, or init_loc_fn= with another start"
 )
 #: Why a search has ended short of its optimum.
@@ -267,9 +267,9 @@ _STATUS: dict[Status | None, str] = {
     Status.CONTRADICTED: _STUCK,
     Status.OVERFITTED: (
         "the bound rises over the draws that a step learns from, but not over others, and fresh "
-        "draws at every step have gained no more: how far the optimum is is not known. A density "
-        "with kinks or many modes, as a network's, may be so: go on with fit(..., init=result), or "
-        "smooth it"
+        "draws at every step gained no more: the distance to the optimum is unknown. Densities "
+        "with kinks or many modes, such as a network's, do this: go on with fit(..., init=result), "
+        "or smooth it"
     ),
     Status.UNBOUNDED: (
         "the posterior widens without limit (sd {widest:.1g} of unconstrained '{name}'): it is "
@@ -277,9 +277,9 @@ _STATUS: dict[Status | None, str] = {
         "logistic regression, a constant likelihood). Give it a proper prior"
     ),
     None: (
-        "of several starts none came to its optimum within the gradients that fit takes; the best "
-        "was left off {left}. Go on with result.nuts(), which samples the posterior itself, or "
-        "with fit(..., init=result); effort='thorough' does not give up so soon"
+        "no start reached an optimum within the gradient budget; the best ended {left}. Go on with "
+        "result.nuts(), which samples the posterior itself, or with fit(..., init=result); "
+        "effort='thorough' searches longer"
     ),
 }
 
@@ -288,8 +288,8 @@ def _images(optimum: Optimum) -> str:
     """Say that optima of the same bound are elsewhere, if so."""
     number = len(optimum.images)
     words = (
-        f"optima of the same bound elsewhere, as where labels or signs change places: {number}, "
-        f"so that this one holds 1/{number + 1} of the posterior at most"
+        f"other optima with the same bound, as when labels or signs are switched: {number}, "
+        f"so this one holds at most 1/{number + 1} of the posterior"
     )
     return words if number else ""
 
@@ -318,7 +318,7 @@ def _others(outcome: Outcome, effort: str) -> str:
     chance = f"as many again would find a better one with probability {found.probability:.2f}"
     if outcome.verdict == CERTIFIED:
         return f"{starts}; {chance}"
-    why = "too few have come to an optimum" if found.has_few else chance
+    why = "too few reached an optimum" if found.has_few else chance
     starts += f"; others have not been ruled out: {why}"
     if outcome.ending is not None:
         return f"{starts}. The search for them was cut short: {outcome.ending.value}"
