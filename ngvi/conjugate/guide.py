@@ -20,40 +20,40 @@ TOLERANCE = {"float64": 1e-6, "float32": 5e-3}
 
 
 class ConjugateGuide:
-    """A Gaussian, and beside it exact exponential families for conditionally conjugate sites.
+    """A Gaussian, with exact exponential families for conditionally conjugate sites.
 
     A site is conditionally conjugate if its log density, given all other latents, is linear in the
     sufficient statistics of its family. Examples are a precision with a Gamma prior, a variance
-    with an inverse Gamma prior, and a mean with a normal prior. Declare it, and every step moves
+    with an inverse Gamma prior, and a mean with a normal prior. If it is declared, every step moves
     its natural parameters by the exact natural gradient (Khan and Lin, 2017; Tan, section 8.4),
 
         lambda <- (1 - rho) lambda + rho E_q[c],
 
     where ``c`` are the natural parameters of its conditional, averaged over the Gaussian's draws
     and over the other conjugate sites. ``rho`` is the step size of the optimiser; ``rho = 1`` is
-    coordinate ascent, all conjugate sites at once. There is no table of conjugate pairs: ``c`` is
-    read off the model's gradients, exactly (:mod:`ngvi.conjugate.site`), and the first call checks
-    that the declaration is right. All other latents have a ``NaturalGaussianGuide``::
+    coordinate ascent, for all conjugate sites at once. There is no table of conjugate pairs: ``c``
+    follows exactly from the model's gradients (:mod:`ngvi.conjugate.site`), and the first call
+    checks the declaration. All other latents have a ``NaturalGaussianGuide``::
 
         guide = ConjugateGuide(model, {"tau": "gamma"})
         svi = SVI(model, guide, BLR(), NaturalELBO())
 
-    The model may multiply up to three such sites, and elements of one site must not depend on each
-    other given the rest. A step evaluates the model twice as often as without (in a batch, where
-    only what depends on these sites is repeated), and more often where declared sites depend on
-    each other.
+    The model may multiply up to three such sites, and elements of one site must be conditionally
+    independent. A step evaluates the model twice as often as without them (in a batch, which
+    repeats only what depends on these sites), and more often if declared sites depend on each
+    other.
 
     :param model: a model of the PPL.
     :param conjugate: the families of sites, by name: ``"gamma"``, ``"inverse_gamma"``,
         ``"normal"``, ``"inverse_gaussian"``; or ``"gamma_mode"``, a
-        point at the mode of the conditional. Under a flat prior (``ImproperUniform``, or one that
-        is masked) that is the fixed point of a hyperparameter's maximum likelihood of type II. If
-        ``1/x`` is of a family, as the scale of a normal-Gamma prior is inverse Gaussian, make
+        point at the mode of the conditional. Under a flat prior (``ImproperUniform``, or a masked
+        one) that is the fixed point of type II maximum likelihood for a hyperparameter. If
+        ``1/x`` is in a family, as the scale of a normal-Gamma prior is inverse Gaussian, make
         ``1/x`` the latent.
-    :param family: of the Gaussian, as for ``NaturalGaussianGuide``.
+    :param family: the family of the Gaussian, as for ``NaturalGaussianGuide``.
     :param relative_step_size: the step size of the conjugate sites relative to ``rho``, in (0, 1].
-        Beside a network a shrinkage prior that adapts at once prunes inputs of which the network
-        has not learned yet (``examples/deep_glm.py``): there 0.1 is better than 1.
+        With a network, a shrinkage prior that adapts at once prunes inputs that the network has not
+        learned to use yet (``examples/deep_glm.py``): there 0.1 is better than 1.
     :raises ValueError: for an unknown family; on the first call, naming the site, for one that the
         model does not have, whose conditional is not of its family, or that is in a subsampled
         plate.

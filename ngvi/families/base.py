@@ -158,8 +158,8 @@ class Family(Gaussian):
             S_new = (1 - rho) S + rho A,        mu_new = mu + rho S_new^-1 g
 
         so that ``rho = 1`` is exact for a conjugate model, and Newton's method if ``g`` and
-        ``A`` are taken at the mean. Where ``A`` leaves ``S_new`` indefinite, see
-        :mod:`ngvi.linalg.definite`: the result is a Gaussian for any symmetric ``A``.
+        ``A`` are taken at the mean. The result is a Gaussian for any symmetric ``A``, even if
+        ``S_new`` would be indefinite: see :mod:`ngvi.linalg.definite`.
 
         :param direction: ``F^-1 dL/dlambda``, as ``bonnet_price`` gives it.
         :param step_size: ``rho``, in (0, 1].

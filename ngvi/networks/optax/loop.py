@@ -73,7 +73,7 @@ def transformation(
 
 @door
 def sample(state: Any, key: jax.Array, params: Any, num_draws: int | None = None) -> Any:
-    """Draw weights from the posterior, by the state of whatever is around ``ivon``.
+    """Draw weights from the posterior, given the state of ``ivon`` or a transformation around it.
 
     >>> import jax, jax.numpy as jnp, optax
     >>> from ngvi.optax import ivon, sample
@@ -81,13 +81,13 @@ def sample(state: Any, key: jax.Array, params: Any, num_draws: int | None = None
     >>> sample(tx.init(params), jax.random.key(0), params, num_draws=7).shape
     (7, 3)
 
-    :param state: of ``ivon``, ``vogn`` or ``slang``, or of a transformation with one of them in it,
-        such as ``optax.chain`` or ``optax.inject_hyperparams``.
+    :param state: the state of ``ivon``, ``vogn`` or ``slang``, or of a transformation that contains
+        one, such as ``optax.chain`` or ``optax.inject_hyperparams``.
     :param key: a JAX random key.
     :param params: the posterior's mean.
-    :param num_draws: the length of a first axis of each leaf; None for one draw without it.
+    :param num_draws: the length of a leading axis of each leaf; None for one draw without it.
     :return: a pytree like the weights. What ``optax.masked`` leaves out is as in ``params``.
-    :raises TypeError: for another key.
+    :raises TypeError: if ``key`` is not such a key.
     :raises ValueError: without such a state, or with two.
     """
     draws = () if num_draws is None else (check_count(num_draws, "num_draws"),)
@@ -116,9 +116,9 @@ def predict(
     key: jax.Array,
     params: Any,
 ) -> Any:
-    """Return what a network gives for inputs, at draws of its weights from the posterior.
+    """Return the outputs of a network for inputs, at draws of its weights from the posterior.
 
-    Costs ``n`` calls of the network, one after another.
+    It takes ``n`` calls of the network, one after another.
 
     >>> import jax, jax.numpy as jnp
     >>> from ngvi.optax import ivon, predict
@@ -128,11 +128,11 @@ def predict(
     (7, 5, 2)
 
     :param network: a function of weights and inputs, such as flax's ``network.apply``.
-    :param x: the inputs, whatever the network takes.
+    :param x: the inputs of the network.
     :param n: the number of draws.
-    :param state: see :func:`sample`, as ``key`` and ``params``.
-    :return: with an axis of draws before those of each output.
-    :raises TypeError: as :func:`sample`, and so the ``ValueError``.
+    :param state: as for :func:`sample`, like ``key`` and ``params``.
+    :return: outputs with a leading axis of draws.
+    :raises TypeError: as :func:`sample`, also for ``ValueError``.
     """
     check_function(network, "network", "network.apply, of weights and inputs")
     keys = jax.random.split(check_key(key, "key"), check_count(n, "n"))

@@ -45,23 +45,22 @@ def ivon(
         updates, state = ivon.update(grads, state, params, sample=weights)
         params = optax.apply_updates(params, updates)
 
-    With ``weights = ivon.sample(key, params, state, num_draws=n)`` and
-    ``jax.vmap(jax.grad(loss), (0, None))(weights, batch)``, or ``jax.lax.map``, the step is that of
-    ``n`` draws. Microbatches of one sample are averaged before ``update``, also by
-    ``optax.MultiSteps``, for which the sample stays the same until its step: ``key`` is new once in
-    ``every_k_schedule`` times, not every time.
+    To average a step over ``n`` draws, use ``weights = ivon.sample(key, params, state,
+    num_draws=n)`` and ``jax.vmap(jax.grad(loss), (0, None))(weights, batch)``, or ``jax.lax.map``.
+    Average microbatches of one sample before ``update``, or by ``optax.MultiSteps``, where the
+    sample must stay the same until its step: renew ``key`` once in ``every_k_schedule`` times.
 
-    What ``optax.masked`` or ``optax.multi_transform`` leave out of it is not sampled. Flax's
+    Weights that ``optax.masked`` or ``optax.multi_transform`` leave out are not sampled. Flax's
     ``nnx.Optimizer`` passes the sample on: ``optimizer.update(network, grads, sample=weights)``.
 
-    The loss is not seen here, so that nothing notices one that is a sum over ``B`` examples in
-    place of their mean: its posterior is ``B`` times too sharp.
+    The loss must be a mean over examples: with a sum over ``B`` of them, the posterior is ``B``
+    times too sharp, without any warning.
 
     :param step_size: ``alpha``, a number or a schedule; times ``hess_init + weight_decay``.
     :param hess_init: ``h`` before the first step: a number, or a pytree like the weights, as
-        :func:`initial_hess` measures them.
-    :param axis_name: of ``pmap``, ``vmap`` or ``shard_map``: averages over the workers of this
-        axis, each with a sample of its own.
+        measured by :func:`initial_hess`.
+    :param axis_name: the axis of ``pmap``, ``vmap`` or ``shard_map`` over whose workers to average,
+        each with its own sample.
     :return: ``init``, ``update`` and ``sample``.
     :raises ValueError: for an option outside its range; on ``update``, without the sample.
     """
@@ -92,14 +91,14 @@ def vogn(
         updates, state = vogn.update(grads, state, params, sample=weights)
         params = optax.apply_updates(params, updates)
 
-    Gradients have an axis of examples before those of the weights; of several samples
-    (``num_draws=n``) one of draws before that. So what averages or clips gradients, such as
-    ``optax.MultiSteps``, is not for it.
+    Gradients have a leading axis of examples, and with several samples (``num_draws=n``) one of
+    draws before that. So transformations that average or clip gradients, such as
+    ``optax.MultiSteps``, do not work with it.
 
     :param step_size: ``alpha``, a number or a schedule; times ``hess_init + weight_decay``.
     :param hess_init: ``h`` before the first step: a number, or a pytree like the weights.
-    :param axis_name: of ``pmap``, ``vmap`` or ``shard_map``: averages over the workers of this
-        axis, each with a sample and as many examples of its own.
+    :param axis_name: the axis of ``pmap``, ``vmap`` or ``shard_map`` over whose workers to average,
+        each with its own sample and the same number of examples.
     :return: ``init``, ``update`` and ``sample``.
     :raises ValueError: for an option outside its range; on ``update``, without the sample, or for
         gradients without an axis of examples.
@@ -117,10 +116,10 @@ def initial_hess(gradients: Iterable[Any], floor: float = InitialHess().floor) -
         hess_init = initial_hess(jax.grad(loss)(params, batch) for batch in batches)
         optimizer = ivon(ess=len(dataset), hess_init=hess_init)
 
-    It is called outside of ``jit``.
+    Call it outside ``jit``.
 
-    :param gradients: of a minibatch each, of the mean over its examples; pytrees.
-    :return: a pytree like the weights, in float32 at least.
+    :param gradients: pytrees, one for each minibatch, of the mean loss over its examples.
+    :return: a pytree like the weights, in float32 or better.
     :raises TypeError: for a function or the gradient of a single minibatch.
     :raises ValueError: without gradients, if they are all zero, or not finite.
     """

@@ -29,23 +29,23 @@ class IVON(SampledOptimizer):
             loss.backward()
         optimizer.step()
 
-    Microbatches of one sample are several ``backward`` inside of ``sampled_params``, of losses that
-    sum up to the mean. Of several ``sampled_params`` before a step, gradients are averaged: do not
-    divide their losses.
+    For microbatches of one sample, call ``backward`` several times inside ``sampled_params``, on
+    losses that sum to the mean. Gradients of several ``sampled_params`` before a step are averaged:
+    do not divide their losses.
 
     Inside ``sampled_params`` the parameters are a sample, outside the posterior's mean ``m``. Keep
     weights in float32 and use ``torch.autocast`` for mixed precision; momentum and curvature of
     half-precision weights are in float32. Memory: ``g``, ``h``, the noise of a sample and as much
-    to work with, two copies more for several samples a step.
+    workspace, two copies more for several samples per step.
 
-    The loss is a mean over examples: the posterior of a sum over ``B`` of them is ``B`` times too
-    sharp, and nothing notices it.
+    The loss must be a mean over examples: with a sum over ``B`` of them, the posterior is ``B``
+    times too sharp, without any warning.
 
-    :param hess_init: ``h`` before the first step: a number, or tensors by parameter, as
-        :func:`initial_hess` measures them. Of tensors a group keeps the mean over all weights, with
-        which parameters that are added later begin.
-    :param sync: averages over the workers of ``torch.distributed``, each with a sample of its own
-        (seed them differently) and a network that is *not* wrapped in
+    :param hess_init: ``h`` before the first step: a number, or tensors by parameter, as measured by
+        :func:`initial_hess`. With tensors, parameters added later start at the mean over all
+        weights.
+    :param sync: whether to average over the workers of ``torch.distributed``, each with its own
+        sample (seed them differently) and a network that is *not* wrapped in
         ``DistributedDataParallel``. With that wrapper, leave it False and seed all workers alike.
     """
 
@@ -68,11 +68,11 @@ def initial_hess(
         hess_init = initial_hess(network.parameters(), (loss(x, y) for x, y in batches))
         optimizer = IVON(network.parameters(), ess=len(dataset), hess_init=hess_init)
 
-    Costs one gradient a loss. Losses of a generator are differentiated as they come.
+    It takes one gradient per loss. Losses of a generator are differentiated one by one.
 
-    :param params: the network's parameters; frozen ones are passed over.
-    :param losses: of a minibatch each, the mean over its examples.
-    :return: a tensor of each parameter, in float32 at least.
+    :param params: the network's parameters; frozen ones are skipped.
+    :param losses: one loss for each minibatch, a mean over its examples.
+    :return: a tensor for each parameter, in float32 or better.
     :raises TypeError: for a network or a single loss.
     :raises ValueError: without losses, if the gradients are all zero, or not finite.
     """

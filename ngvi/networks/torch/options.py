@@ -108,10 +108,10 @@ class GroupedOptimizer(torch.optim.Optimizer):
     :param params: the network's parameters, or groups of them.
     :param lr: ``alpha``, times ``hess_init + weight_decay``.
     :param beta2: by default that of the equations.
-    :param hess_init: ``h`` before the first step: a number, or tensors by parameter. Of tensors a
-        group keeps the mean over all weights, with which parameters that are added later begin.
-    :param sync: averages over the workers of ``torch.distributed``, each with a sample and as many
-        examples of its own.
+    :param hess_init: ``h`` before the first step: a number, or tensors by parameter. With tensors,
+        parameters added later start at the mean over all weights.
+    :param sync: whether to average over the workers of ``torch.distributed``, each with its own
+        sample and the same number of examples.
     :raises ValueError: for an option outside its range, naming it.
     """
 
@@ -144,7 +144,7 @@ class GroupedOptimizer(torch.optim.Optimizer):
         self.defaults["hess_init"], _ = mean_and_values(hess_init)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, with options of their own where they have some.
+        """Add parameters, with their own options if they have any.
 
         :raises ValueError: for an option outside its range, naming it.
         """

@@ -20,7 +20,7 @@ Tensors = list[Tensor]
 class SampledOptimizer(GroupedOptimizer):
     """An optimiser of the mean and curvature, whose gradients are those of a sample.
 
-    A subclass has the equations, and says what a sample tells of the curvature.
+    A subclass has the equations, and estimates the curvature from a sample.
     """
 
     _is_open: bool = False  #: True if the parameters are a sample now.
@@ -40,9 +40,9 @@ class SampledOptimizer(GroupedOptimizer):
     def sampled_params(self, train: bool = False) -> Iterator[None]:
         """Inside, the parameters are a sample of the posterior; afterwards its mean again.
 
-        :param train: whether :meth:`step` is to use the gradient that is taken inside; else the
+        :param train: whether :meth:`step` will use the gradient taken inside; otherwise the
             sample is for a prediction.
-        :raises RuntimeError: inside of itself, or if there is no gradient at its end.
+        :raises RuntimeError: if nested, or if there is no gradient at its end.
         """
         if self._is_open:
             raise RuntimeError("sampled_params is open already: leave it before the next sample.")
@@ -75,9 +75,9 @@ class SampledOptimizer(GroupedOptimizer):
 
     @torch.no_grad()
     def predict(self, network: Callable[[Any], Tensor], x: Any, n: int = 100) -> Tensor:
-        """Return what a network gives for inputs, at draws of its weights from the posterior.
+        """Return the outputs of a network for inputs, at draws of its weights from the posterior.
 
-        A module is in evaluation mode meanwhile. Costs ``n`` calls of the network.
+        A module is put in evaluation mode meanwhile. It takes ``n`` calls of the network.
 
         >>> import torch
         >>> from ngvi.torch import IVON
@@ -86,9 +86,9 @@ class SampledOptimizer(GroupedOptimizer):
         torch.Size([7, 5, 2])
 
         :param network: the module of these weights, or a function that calls it.
-        :param x: what it is called with.
+        :param x: its input.
         :param n: the number of draws.
-        :return: without gradients, with an axis of draws before those of an output.
+        :return: outputs without gradients, with a leading axis of draws.
         """
         check_function(network, "network", "a module, of inputs")
         outputs = []
@@ -206,9 +206,9 @@ class SampledOptimizer(GroupedOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Return one step, on the gradients taken inside of ``sampled_params(train=True)``.
+        """Take one step, on the gradients taken inside ``sampled_params(train=True)``.
 
-        :param closure: evaluates the loss and calls ``backward``; it is called with a sample.
+        :param closure: evaluates the loss and calls ``backward``; it is called at a sample.
         :return: the closure's loss.
         :raises RuntimeError: without such gradients, or if others were taken since.
         """
@@ -287,7 +287,7 @@ class SampledOptimizer(GroupedOptimizer):
 
     @property
     def num_skipped(self) -> int:
-        """Steps not taken because a gradient was not finite."""
+        """The number of steps skipped because a gradient was not finite."""
         return max(group["num_skipped"] for group in self.param_groups)
 
     # -- state ------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class SampledOptimizer(GroupedOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a ``state_dict``, bit for bit; samples since the last step are dropped.
 
-        :raises ValueError: for that of another optimiser.
+        :raises ValueError: for the state of another optimiser.
         """
         groups = own_groups(state_dict["param_groups"], self.defaults, self.equations.rule)
         super().load_state_dict({**state_dict, "param_groups": groups})

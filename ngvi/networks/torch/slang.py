@@ -78,8 +78,8 @@ class SLANG(VOGN):
             optimizer.backward(example_gradients(network, criterion, x, y))
         optimizer.step()
 
-    Parameters have one device and one precision. Groups differ in ``lr``, ``weight_decay`` and
-    whatever is of single weights; ``ess``, ``beta2`` and ``rank`` are those of all.
+    All parameters must have the same device and precision. Groups may differ in ``lr``,
+    ``weight_decay`` and other options of single weights; ``ess``, ``beta2``, ``rank`` are shared.
 
     :param hess_init: ``h`` before the first step: a number, or tensors by parameter.
     """
@@ -101,7 +101,7 @@ class SLANG(VOGN):
         super().__init__(params, lr, **options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, with options of their own where they have some.
+        """Add parameters, with their own options if they have any.
 
         :raises ValueError: for an option outside its range, or one that all weights share.
         """
@@ -159,8 +159,8 @@ class SLANG(VOGN):
     def backward(self, gradients: Mapping[Tensor, Tensor]) -> None:
         """Take the gradients of a batch's examples; ``param.grad`` is their mean.
 
-        :param gradients: by parameter, of shape ``(B, *param.shape)``, of each example's own loss.
-        :raises RuntimeError: outside of ``sampled_params(train=True)``.
+        :param gradients: each example's gradient by parameter, of shape ``(B, *param.shape)``.
+        :raises RuntimeError: outside ``sampled_params(train=True)``.
         :raises ValueError: for gradients of other shapes.
         """
         super().backward(gradients)

@@ -28,13 +28,13 @@ class VOGN(SampledOptimizer):
             optimizer.backward(example_gradients(network, criterion, x, y))
         optimizer.step()
 
-    :func:`example_gradients` is for networks whose examples do not see each other; else give
-    ``backward`` the gradients that you have. Of several ``backward`` inside of one
-    ``sampled_params``, and of several ``sampled_params`` before a step, averages are taken. What
-    clips ``param.grad`` does not clip the curvature. Otherwise it is as :class:`IVON`.
+    :func:`example_gradients` is for networks whose examples do not interact; otherwise give
+    ``backward`` your own gradients. Several ``backward`` inside one ``sampled_params``, and several
+    ``sampled_params`` before a step, are averaged. Clipping ``param.grad`` does not clip the
+    curvature. Otherwise it works as :class:`IVON`.
 
-    :param hess_init: ``h`` before the first step: a number, or tensors by parameter. Of tensors a
-        group keeps the mean over all weights, with which parameters that are added later begin.
+    :param hess_init: ``h`` before the first step: a number, or tensors by parameter. With tensors,
+        parameters added later start at the mean over all weights.
     """
 
     equations = VognEquations
@@ -45,8 +45,8 @@ class VOGN(SampledOptimizer):
     def backward(self, gradients: Mapping[Tensor, Tensor]) -> None:
         """Take the gradients of a batch's examples; ``param.grad`` is their mean.
 
-        :param gradients: by parameter, of shape ``(B, *param.shape)``, of each example's own loss.
-        :raises RuntimeError: outside of ``sampled_params(train=True)``.
+        :param gradients: each example's gradient by parameter, of shape ``(B, *param.shape)``.
+        :raises RuntimeError: outside ``sampled_params(train=True)``.
         :raises ValueError: for gradients of other shapes.
         """
         if not (self._is_open and self._is_for_step):
@@ -108,14 +108,14 @@ def example_gradients(
     >>> found[network.weight].shape
     torch.Size([5, 1, 3])
 
-    :param criterion: a loss from outputs and targets, a mean or a sum over its batch of one.
-    :param inputs: first axis: the examples.
-    :param targets: the same.
-    :param randomness: of dropout and the like, see ``torch.vmap``.
-    :return: of each parameter that is trained a tensor of shape ``(B, *param.shape)``: ``B`` copies
+    :param criterion: a loss of outputs and targets, a mean or a sum over its batch of one.
+    :param inputs: the inputs, with a leading axis of examples.
+    :param targets: the targets, likewise.
+    :param randomness: that of dropout and the like, see ``torch.vmap``.
+    :return: for each trained parameter a tensor of shape ``(B, *param.shape)``: ``B`` copies
         of the weights.
     :raises ValueError: for batch normalisation that is not in evaluation mode.
-    :raises RuntimeError: by ``torch.func``, for a network whose examples see each other.
+    :raises RuntimeError: by ``torch.func``, for a network whose examples interact.
     """
     is_module = isinstance(network, torch.nn.Module)
     check_function(network, "network", "a module of torch, the first argument", is_module)
