@@ -1,6 +1,6 @@
-"""Mechanisms of a fit, each with its switch, and the numbers by which they decide.
+"""Mechanisms of a fit, each with its switch, and the settings by which they decide.
 
-Users may pass others, ``fit(..., options=FitOptions(...))``, and so do tests. Levels that several
+Users and tests may change them: ``fit(..., options=FitOptions(...))``. Levels that several
 decisions share have one name each, in :class:`Levels`.
 """
 
@@ -21,21 +21,21 @@ class Levels:
     certain: float = 5.0
     #: Z-score above which a difference is probably not due to noise.
     likely: float = 2.0
-    #: Bounds, or heights of modes, that differ by less, in nats, are of one optimum.
+    #: Difference in nats below which bounds, or heights of modes, belong to one optimum.
     same: float = 0.1
-    #: Difference of a bound, in nats, that a reader should hear of.
+    #: Difference of a bound, in nats, that is worth reporting.
     notable: float = 1.0
     #: Difference, in nats, that a further search may well make up for.
     worth: float = 2.0
-    #: Part of an amount that counts as none of it.
+    #: Fraction of an amount that is negligible.
     negligible: float = 0.1
-    #: Part of an amount that counts as none of it, even many times over.
+    #: Fraction of an amount that is negligible even many times over.
     tiny: float = 1e-3
     #: Units of rounding within which two values are the same.
     rounding_units: float = 16.0
-    #: Factor for the number of draws where these were too few.
+    #: Factor for the number of draws if there were too few.
     more_draws: int = 4
-    #: Most latents for which a dense factor of the covariance is computed beside the search.
+    #: Most latents for which a dense factor of the covariance is computed besides the search.
     max_dense: int = 500
 
     @property
@@ -45,7 +45,7 @@ class Levels:
 
     @property
     def growth(self) -> float:
-        """Return the factor of a limit after a success at whose end there is more to gain."""
+        """Return the factor of a limit after a success with more to gain."""
         return 1.0 / self.negligible
 
     @property
@@ -59,18 +59,18 @@ LEVELS = Levels()
 
 @dataclasses.dataclass(frozen=True)
 class MetricOptions:
-    """Numbers of the quasi-Newton memory."""
+    """Settings of the quasi-Newton memory."""
 
-    #: Most pairs.
+    #: Largest number of pairs.
     max_pairs: int
-    #: A pair counts with this part of the metric's curvature: noise decides on flatter ones.
+    #: Smallest curvature of a pair, as a fraction of the metric's: flatter ones are mostly noise.
     min_curvature: float
 
 
 #: Near an optimum the metric is nearly the curvature, and a few pairs correct it.
 METRIC = MetricOptions(6, LEVELS.tiny)
-#: The memory of families that leave out correlations, and of parameters of the model's own: all
-#: that is known of these is in the pairs, and they may be as flat as the prior beside the data.
+#: The memory for families without correlations, and for parameters of the model: only the pairs
+#: know these, and they may be as flat as the prior compared with the data.
 FLAT_METRIC = MetricOptions(50, 1e-8)
 
 
@@ -82,18 +82,18 @@ class LocalSearchOptions:
     min_points: int = 10
     #: Most groups of the last stage, and twice those of a step with fresh draws.
     max_groups: int = 64
-    #: What the first stage leaves, in nats: its draws are few, and distant starts need no more.
+    #: Gap in nats that ends the first stage: its draws are few, and distant starts need no more.
     coarse_gap: float = 0.25
-    #: What a later stage leaves, as a part of the tolerance.
+    #: Gap that ends a later stage, as a fraction of the tolerance.
     stage_part: float = 0.125
-    #: Part of its slope that a step may lose, since slopes over draws are exact for the mean only.
+    #: Fraction of its slope that a step may lose, as slopes over draws are exact for the mean only.
     slack: float = 0.05
-    #: Steps between looks at the draws that are not learnt from, and at the width; twice as many
-    #: without a gain, or refused in a row, end a stage.
+    #: Steps between checks of the held-out draws and of the width; twice as many without a gain, or
+    #: rejected in a row, end a stage.
     check_every: int = 10
     #: Longest step, in nats and in both directions, that updates the quasi-Newton memory.
     pair_length: float = 0.3
-    #: Latents for each of which that length counts once, if the step is about as long both ways.
+    #: Latents, for each of which that length counts once if the step is about as long both ways.
     pair_latents: int = 30
     #: Ratio of both lengths up to which they are about the same.
     pair_ratio: float = 1.5
@@ -103,11 +103,11 @@ class LocalSearchOptions:
 class StochasticOptions:
     """Maximising a noisy bound, with fresh draws at every step."""
 
-    #: Groups of a step, at first.
+    #: Initial number of groups in a step.
     min_groups: int = 4
-    #: Signal over noise below which steps are averaged.
+    #: Signal-to-noise ratio below which steps are averaged.
     noisy: float = 0.5
-    #: Adam's rate for the model's own parameters, which shrinks on a plateau.
+    #: Adam's rate for the model's parameters, which shrinks on a plateau.
     parameter_step_size: float = 0.05
     #: Plateaus after which these parameters are at their optimum.
     num_plateaus: int = 3
@@ -115,21 +115,21 @@ class StochasticOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CertificateOptions:
-    """Numbers of the certificate."""
+    """Settings of the certificate."""
 
-    #: Curvature of the bound along the steps taken, as a part of the metric's, below which further
-    #: steps, and not a quadratic model, say what is left.
+    #: Curvature of the bound along the steps taken, as a fraction of the metric's, below which
+    #: further steps, not a quadratic model, estimate the gap.
     flat: float = 0.3
-    #: Latents up to which steps say it as well: the curvature of a few draws is little evidence.
+    #: Latents up to which steps estimate it as well: the curvature of a few draws is unreliable.
     few_latents: int = 3
-    #: Steps over fresh draws.
+    #: Number of steps over fresh draws.
     num_steps: int = 4
     #: Fewest points of these draws.
     min_points: int = 32
-    #: Noise of the draws, as a part of the tolerance, that is small enough: the gap has it twice.
+    #: Small enough noise of the draws, as a fraction of the tolerance: the gap has it twice.
     noise_part: float = 0.4
-    #: Most rounds of further steps, and most steps of a round where a direction may be far flatter
-    #: than the metric says: the first of them find the direction.
+    #: Most rounds of further steps, and most steps of a round if a direction may be far flatter
+    #: than the metric says: the first ones find the direction.
     max_rounds: int = 12
 
 
@@ -137,39 +137,39 @@ class CertificateOptions:
 class MultiStartOptions:
     """Several starts, and the search for other optima."""
 
-    #: Starts of a round.
+    #: Starts in a round.
     num_starts: int = 8
     #: Cost of a run in the first round, in steps.
     first_steps: int = 40
-    #: Gradients that any search for other optima may take, if its starts may cost what the way to
-    #: the best did: the shortest run of NUTS. What that way leaves of them may follow runs that end
-    #: far below the best.
+    #: Gradients that any search for other optima may take, if each start may cost as many as the
+    #: best optimum: the shortest run of NUTS. What the best optimum leaves of them may be spent on
+    #: continuing runs that end far below it.
     exploration_floor: int = 20_000
-    #: Without an optimum nothing new begins after this many gradients: four chains of NUTS. Half of
-    #: them, or as many as all before, may go into fresh draws at every step.
+    #: Gradients after which no new run starts without an optimum: about four chains of NUTS. Half
+    #: of them, or as many as all before, may go into fresh draws at every step.
     gradient_budget: int = 100_000
-    #: Largest probability that as many starts again find a better optimum: eight starts that have
-    #: met one optimum are enough, sixteen that have met two, and 32 that have met three.
+    #: Largest probability that as many starts again find a better optimum: eight starts with one
+    #: optimum are enough, sixteen with two, and 32 with three.
     unseen: float = 0.125
-    #: Nats for each latent, beside :attr:`Levels.worth`, by which a mode may be above the log
-    #: density at the mean of a Gaussian that it is inside of. Above some times as many it has
-    #: hardly any mass, as a funnel's.
+    #: Nats per latent, in addition to :attr:`Levels.worth`, by which a mode may be above the log
+    #: density at the mean of the Gaussian around it. Several times higher, it has hardly any mass,
+    #: as in a funnel.
     inside: float = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
 class StartOptions:
-    """Numbers of the starts."""
+    """Settings of the starts."""
 
-    #: Standard deviations to try, the first of which is the guide's; raw covariates overflow soon.
+    #: Standard deviations to try, first the guide's; raw covariates overflow soon.
     scales: tuple[float, ...] = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
     #: Draws of the prior, and points of a box about zero.
     num_points: int = 100
     #: Half the width of the box.
     box: float = 2.0
-    #: Standard deviation, or one over it, above which a prior is another start than the guide's.
+    #: Standard deviation, or its inverse, above which the prior is a separate start.
     usual_scale: float = 50.0
-    #: Most steps of an ascent: a process of 80 latents takes 300.
+    #: Most steps of an ascent: a process with 80 latents takes 300.
     max_steps: int = 400
     #: Largest slope, in nats per standard deviation, at the end of an ascent.
     ascent_gradient: float = 1e-2
@@ -177,22 +177,22 @@ class StartOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ValidationOptions:
-    """Numbers of the validation by independent draws."""
+    """Settings of the validation by independent draws."""
 
-    #: Fewest draws; else half as many as the search took gradients.
+    #: Fewest draws; otherwise half as many as the search took gradients.
     min_draws: int = 200
     #: Most draws at first.
     max_draws: int = 1000
     #: Factor by which one latent is stretched in most draws that look for rare losses.
     stretch: float = 2.5
-    #: Draws that are computed in double precision as well.
+    #: Number of draws checked in double precision.
     num_in_double: int = 16
 
-    #: True if draws double, up to four times as many, while a contradiction is in doubt.
+    #: Whether to double the draws, up to fourfold, while a contradiction is in doubt.
     may_double: bool = True
 
     def coarse(self) -> ValidationOptions:
-        """Return the same with the least draws, whatever is in doubt."""
+        """Return the same with the fewest draws."""
         return dataclasses.replace(self, max_draws=self.min_draws, may_double=False)
 
 
@@ -200,69 +200,69 @@ class ValidationOptions:
 class RunawayOptions:
     """Latents and parameters that run away to infinity."""
 
-    #: Unconstrained distance from its start above which a latent is looked at: of a logarithm a
+    #: Unconstrained distance from its start above which a latent is checked: for a logarithm, a
     #: factor of 1e13.
     distant: float = 30.0
-    #: Multiple of that distance, with its square, at which the density is looked at: tails that can
-    #: be integrated fall there.
+    #: Multiple of that distance, with its square, at which the density is checked: integrable tails
+    #: fall there.
     farther: float = 4.0
-    #: Unconstrained distance from its start above which a parameter is looked at: half of it on
-    #: both sides, and up to twice of it farther out.
+    #: Unconstrained distance from its start above which a parameter is checked, at half of it on
+    #: both sides, and up to twice as far out.
     parameter_distant: float = 2.0
-    #: Draws that see all of it.
+    #: Number of draws for these checks.
     num_draws: int = 64
 
 
 #: Words of ``effort``.
 Effort = Literal["quick", "standard", "thorough"]
 QUICK, THOROUGH = "quick", "thorough"
-#: Gradients for other optima per gradient that led to the best one: none; as many, so that twice
-#: the time buys the claim; and as many as hard posteriors took before a probability ended them.
+#: Gradients for other optima per gradient of the best one: none; one, so that twice the time buys
+#: the claim; and as many as hard posteriors took until the probability ended the search.
 EFFORTS = {QUICK: 0.0, "standard": 1.0, THOROUGH: 8.0}
 
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """Switches of the mechanisms of ``fit``, and the numbers by which they decide.
+    """Switches of the mechanisms of ``fit``, and the settings by which they decide.
 
-    None needs a change. ``docs/mechanisms.md`` says what each mechanism is for; the numbers are in
-    :mod:`ngvi.inference.options`, a dataclass for each part, each with its reason::
+    None needs changing. ``docs/mechanisms.md`` says what each mechanism is for; the settings are in
+    :mod:`ngvi.inference.options`, a dataclass for each part, with reasons::
 
         fit(model, X, y, options=FitOptions(multi_start=MultiStartOptions(unseen=0.05)))
         fit(model, X, y, options=FitOptions(prior_start=False))
     """
 
-    #: Begin at the prior as well, where it is elsewhere.
+    #: Also start at the prior, if it is elsewhere.
     prior_start: bool = True
-    #: Begin at a point of high density, where the guide's start has none.
+    #: Start at a point of high density, if the guide's start has none.
     high_start: bool = True
-    #: Follow a few more starts, where the first ones end without an optimum.
+    #: Try a few more starts, if the first ones reach no optimum.
     more_starts: bool = True
-    #: Take fresh draws at every step, where nothing else comes to an optimum.
+    #: Take fresh draws at every step, if nothing else reaches an optimum.
     fresh_draws: bool = True
-    #: Read all minibatches at each step, where they are few enough.
+    #: Read all minibatches at each step, if they are few enough.
     data_passes: bool = True
     #: Correct the Fisher metric by pairs of steps and changes of the natural gradient.
     quasi_newton: bool = True
-    #: Choose step lengths by the secant of slopes, where the bound is integrated.
+    #: Choose step lengths by the secant of slopes, if the bound is integrated.
     secant_steps: bool = True
-    #: End a stage that overfits its draws, by draws that it does not learn from.
+    #: End a stage that overfits its draws, by held-out draws.
     held_out_draws: bool = True
-    #: Certify by steps over fresh draws, where the bound may be flatter than the metric.
+    #: Certify by steps over fresh draws, if the bound may be flatter than the metric.
     certificate_steps: bool = True
-    #: Look for other optima from an optimum.
+    #: Look for other optima after the first.
     other_optima: bool = True
     #: Ascend in the coordinates of the best Gaussian.
     whitened_ascents: bool = True
-    #: Follow runs that end far below the best: they may be on a saddle.
+    #: Continue runs that end far below the best: they may be at a saddle.
     follow_low_ends: bool = True
-    #: Report single precision that is far off.
+    #: Report large errors of single precision.
     check_precision: bool = True
     #: Report values of the log density that contradict its gradients.
     check_gradients: bool = True
-    #: Report losses that are rare and large.
+    #: Report rare, large losses.
     check_rare_losses: bool = True
-    #: Report an integral that draws do not confirm.
+    #: Report quadrature that draws do not confirm.
     check_integral: bool = True
     #: Report latents and parameters that run to infinity.
     check_endless: bool = True
