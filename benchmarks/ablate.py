@@ -1,6 +1,6 @@
 """What a mechanism of ``fit`` is worth: fits with and without it.
 
-    python -m benchmarks --publish ablate secant_steps
+    python -m benchmarks --publish ablate quasi_newton
 
 fits the models that a mechanism is for (``MECHANISMS``, of the part ``newest``) with and without
 it, as users call it, in both packages with two seeds, and writes its row
@@ -37,10 +37,9 @@ from ngvi.inference.options import FitOptions
 NAME, SEEDS, LIMIT, FALSE = "ablations.csv", (0, 1), 30.0, 0.1
 KEYS = ("mechanism", "model", "ppl", "seed")
 MECHANISMS = {
-    "secant_steps": "terms/*",
     "held_out_draws": "kinks/*,networks/*",
     "fresh_draws": "kinks/*,networks/*",
-    "certificate_steps": "many/*,own_parameters/*,overflow/*,heavy_tails/*",
+    "certificate_steps": "many/*,own_parameters/*,overflow/raw_years,heavy_tails/*",
     "quasi_newton": "many/*,own_parameters/*",
     "follow_low_ends": "raw_scale/*,groups/*",
     "whitened_ascents": "mixtures/*,raw_scale/*,groups/*",

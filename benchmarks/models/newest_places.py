@@ -140,12 +140,16 @@ def raw_years(ppl, x, y):
     ppl.rows(ppl.Poisson(ppl.exp(start + slope * x)), y)
 
 
-@newest("overflow", lambda: tuple(columns("datasets", "pressure", "temperature", "pressure")))
-def vapour(ppl, x, y):
-    """Pressure by powers of degrees, on the scale of its logarithm."""
-    beta = ppl.normals("beta", 3, 1.0)
-    shape = ppl.sample("shape", ppl.LogNormal(2.0, 1.0))
-    ppl.rows(ppl.Gamma(shape, shape * ppl.exp(-(beta[0] + beta[1] * x + beta[2] * x**2))), y)
+def _cooling() -> tuple:
+    t = np.arange(0.0, 2000.0, 100.0)
+    return t, 60 * np.exp(-t / 700) + np.random.default_rng(907).normal(size=20)
+
+
+@newest("overflow", _cooling)
+def cooling(ppl, t, y):
+    """A decay over thousands of seconds, whose rate may be of any sign."""
+    rate, sigma = ppl.draws(rate=ppl.Normal(0.0, 1.0), sigma=ppl.HalfNormal(10.0))
+    ppl.rows(ppl.Normal(60 * ppl.exp(-rate * t), sigma), y)
 
 
 @newest("single", lambda: (1e6 + np.random.default_rng(905).normal(size=40).round(1),))

@@ -313,7 +313,12 @@ def wide_rounding(ppl, X, y):
     ppl.rows(ppl.Normal(eta - 0.5 * (eta - ppl.floor(eta)), 1.0), y)
 
 
-@newest("own_parameters", lambda: tuple(columns("nlme", "Rail", "Rail", "travel")))
+def _rails() -> tuple:
+    rail, travel = columns("nlme", "Rail", "Rail", "travel")
+    return codes(rail), travel
+
+
+@newest("own_parameters", _rails)
 def rails(ppl, rail, y):
     """Both scales are parameters of the model."""
     positive, start = ppl.constraints.positive, ppl.array(1.0)
