@@ -133,7 +133,7 @@ def _(family: CovarianceCholesky, directions: Sequence[Any], others: Sequence[An
     every = [*directions, *others]
     columns = [x for one in every for x in (one.scale_tril, one.loc[:, None])]
     tril, num = family._bound().scale_tril, len(directions)
-    whitened = family.ops.solve_columns(tril, family.xp.concatenate(columns, 1))
+    whitened = family.ops.solve_lower(tril, family.xp.concatenate(columns, 1))
     pieces = family.ops.split(whitened, [family.dim, 1] * len(every))
     weights = family.xp.sqrt(1.0 + family.ops.eye(family.dim, family.loc))
     means, scales = [[x] for x in pieces[1::2]], [[weights * x] for x in pieces[::2]]

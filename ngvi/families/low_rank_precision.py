@@ -121,7 +121,7 @@ class LowRankPrecision(LowRankSteps):
         _, inverse, (values, vectors) = matrix.metric()
         # In the eigenvectors, so that U^T dU has one use, a product, and its cotangent is one.
         weights = matrix.inverse_values(values)
-        inner = vectors.mT @ matrix.products(self.factor, change.factor) @ vectors
+        inner = vectors.mT @ (self.factor.mT @ change.factor) @ vectors
         inner = (inner - 0.5 * weights[:, None] * symmetric(inner)) * weights
         inner = vectors @ inner @ vectors.mT
         delta, of_delta = matrix.root_times(noise)

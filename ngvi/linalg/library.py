@@ -112,10 +112,6 @@ class Library:
         """
         raise NotImplementedError
 
-    def solve_columns(self, tril: Array, columns: Array) -> Array:
-        """:meth:`solve_lower`, for more columns than rows."""
-        return self.solve_lower(tril, columns)
-
     def inverse_small(self, tril: Array) -> Array:
         """:meth:`inverse_lower` by one solution."""
         raise NotImplementedError

@@ -40,15 +40,11 @@ class LowRank:
 
     def strength(self) -> Array:
         """``V^T V``."""
-        raise NotImplementedError
+        return symmetric((self.factor / self.diagonal[:, None]).mT @ self.factor)
 
     def rows_of(self, inner: Array, factor: Array) -> Array:
         """``inner @ factor.T``, shape ``(..., d)``."""
         return inner @ factor.mT
-
-    def products(self, left: Array, right: Array) -> Array:
-        """``left^T right`` for two factors, shape ``(r, r)``."""
-        return left.mT @ right
 
     # -- what follows -----------------------------------------------------------------
 

@@ -16,11 +16,8 @@ from ngvi.linalg import definite
 #: XLA's cumulative sum is slow on a CPU; products with triangles of this size are not.
 CUMSUM_BLOCK = 32
 
-#: Up to this dimension ``solve_columns`` takes blocks of so many rows. A call of BLAS for more
-#: than a thousand numbers wakes other threads: 40 microseconds where the work takes 10, and on a
-#: busy machine milliseconds.
+#: Up to this dimension an identity, and a mask of a triangle, is a constant of a program.
 SMALL_TRIANGLE = 128
-BLAS_BLOCK = 16
 
 #: On a GPU larger triangles are inverted from diagonal blocks of this size on: a call of its
 #: library for a thousand rows takes four times as long.
@@ -37,11 +34,10 @@ class Sums(definite.Definite):
     xp = jnp
 
     def norm(self, tensors: Sequence[jax.Array]) -> jax.Array:
-        norm = jnp.sqrt(_sum_of_squares(tensors))
-        # One pass, unless squares have overflowed (of a float32, from 1e19 on) or vanished.
-        info = jnp.finfo(norm.dtype)
-        plain = (norm > info.tiny**0.25) & (norm < info.max)
-        return jax.lax.cond(plain, lambda _: norm, _scaled_norm, tensors)
+        # Squares of a float32 overflow from 1e19 on.
+        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(tensor)) for tensor in tensors]))
+        unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+        return unit * jnp.sqrt(sum(jnp.sum((tensor / unit) ** 2) for tensor in tensors))
 
     def products(
         self, left: Sequence[Sequence[jax.Array]], right: Sequence[Sequence[jax.Array]]
@@ -172,18 +168,6 @@ class Matrices(Sums):
         found = triangular_solve(tril.mT, rows, left_side=False, lower=False, transpose_a=trans)
         return found.mT if rhs.ndim > 1 else found[0]
 
-    def solve_columns(self, tril: jax.Array, columns: jax.Array) -> jax.Array:
-        # By the inverses of small blocks of a small triangle.
-        dim = len(tril)
-        if dim > SMALL_TRIANGLE:
-            return self.solve_lower(tril, columns)
-        solved = columns[:0]
-        for start in range(0, dim, BLAS_BLOCK):
-            rows = slice(start, min(start + BLAS_BLOCK, dim))
-            rest = columns[rows] - tril[rows, :start] @ solved
-            solved = jnp.concatenate([solved, self.inverse_lower(tril[rows, rows]) @ rest])
-        return solved
-
     def inverse_small(self, tril: jax.Array) -> jax.Array:
         if tril.shape[-1] == 1:
             return 1.0 / tril
@@ -244,16 +228,6 @@ def _inverse_by_blocks(tril: jax.Array, invert: Callable[[jax.Array], jax.Array]
 
 
 matrices = Matrices()
-
-
-def _sum_of_squares(tensors: Sequence[jax.Array]) -> jax.Array:
-    return sum(jnp.sum(tensor**2) for tensor in tensors)
-
-
-def _scaled_norm(tensors: Sequence[jax.Array]) -> jax.Array:
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(tensor)) for tensor in tensors]))
-    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
-    return unit * jnp.sqrt(_sum_of_squares([tensor / unit for tensor in tensors]))
 
 
 def row_cumsum(matrix: jax.Array) -> jax.Array:

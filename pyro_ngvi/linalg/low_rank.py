@@ -7,11 +7,7 @@ import functools
 from torch import Tensor
 
 from ngvi.linalg import low_rank
-from ngvi.linalg.matrices import symmetric
 from pyro_ngvi.linalg.matrices import matrices
-
-#: Rows of a factor that a CPU handles together, so that what is made of them stays in the cache.
-ROWS_AT_ONCE = 1 << 15
 
 
 class LowRank(low_rank.LowRank):
@@ -24,6 +20,4 @@ class LowRank(low_rank.LowRank):
 
     @functools.cached_property
     def _strength(self) -> Tensor:
-        size = ROWS_AT_ONCE if self.factor.device.type == "cpu" else max(1, len(self.factor))
-        pieces = zip(self.factor.split(size), self.diagonal.split(size), strict=True)
-        return symmetric(sum((rows / scale[:, None]).mT @ rows for rows, scale in pieces))
+        return super().strength()

@@ -238,12 +238,3 @@ def test_a_rank_that_is_no_rank_is_refused(backend, rank):
 def test_a_rank_above_the_dimension_is_the_dimension(backend):
     family = backend.families.LowRankPrecision(rank=4).initial(backend.array(np.zeros(3)), 1.0)
     assert family.rank == 3 and family.factor.shape == (3, 3)
-
-
-def test_a_factor_of_many_rows_is_summed_whole(backend, rng):
-    """In pieces of ``ROWS_AT_ONCE`` rows, of which the last is not a whole one."""
-    loc, factor, diagonal = random_coordinates(10_001, 2, rng)
-    family = make(backend, loc, factor, diagonal)
-    inner = np.eye(2) + factor.T @ (factor / diagonal[:, None])
-    log_det = np.log(diagonal).sum() + np.linalg.slogdet(inner)[1]
-    assert float(family.log_det_scale()) == pytest.approx(-0.5 * log_det, rel=1e-12)

@@ -82,9 +82,6 @@ class _Matrices(Definite):
 class _LowRank(LowRank):
     ops = _Matrices()
 
-    def strength(self) -> jax.Array:
-        return (self.factor / self.diagonal[:, None]).T @ self.factor
-
 
 class _Precision(LowRankPrecision):
     ops: ClassVar[Any] = _LowRank.ops

@@ -54,7 +54,7 @@ class _LowRank(LowRank):
 
     @functools.cached_property
     def _strength(self) -> Tensor:
-        return (self.factor / self.diagonal[:, None]).mT @ self.factor
+        return super().strength()
 
 
 class _Precision(LowRankPrecision):
