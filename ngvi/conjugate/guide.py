@@ -71,14 +71,12 @@ class ConjugateGuide:
                 f"ConjugateGuide(model, {{'tau': 'gamma'}}), got {conjugate!r}."
             )
         for site, family in conjugate.items():
-            if family in ("beta", "dirichlet"):
-                raise ValueError(
-                    f"Conjugate sites of family {family!r} are gone: leave site '{site}' to the "
-                    "Gaussian (out of conjugate=)."
-                )
             if family not in FAMILIES:
                 words = ", ".join(map(repr, FAMILIES))
-                raise ValueError(f"Site '{site}' is declared {family!r}; the families are {words}.")
+                raise ValueError(
+                    f"Site '{site}' is declared {family!r}; the families are {words}. Leave others "
+                    "to the Gaussian (out of conjugate=)."
+                )
         if not 0 < check_finite(relative_step_size, "relative_step_size") <= 1:
             raise ValueError(f"relative_step_size must be in (0, 1], got {relative_step_size!r}.")
         self.conjugate = dict(conjugate)

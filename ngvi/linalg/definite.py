@@ -33,7 +33,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ngvi.linalg.matrices import Array, Matrices, times
@@ -70,7 +70,8 @@ class Definite(Matrices):
         :return: both of shape ``(..., k, k)``.
         """
         if is_definite:
-            return self.definite_covariance_roots([change])[0]
+            factor = self._inverse_root(change, self.definite_cholesky)
+            return self.inverse_lower(factor), factor
         factor = self._inverse_root(change, self.cholesky)
         definite = self.likely(self._has_root(factor, change))
         known = self.cond(
@@ -78,15 +79,6 @@ class Definite(Matrices):
         )
         other = self.inverse_lower(known)  # in neither branch, where XLA would compile it twice
         return self.select(definite, other, known), self.select(definite, known, other)
-
-    def definite_covariance_roots(self, changes: Sequence[Array]) -> list[tuple[Array, Array]]:
-        """:meth:`covariance_root` of several changes, of a positive definite ``M`` each."""
-        factors = [self._inverse_root(change, self.definite_cholesky) for change in changes]
-        return list(zip(self.inverses_lower(factors), factors, strict=True))
-
-    def inverses_lower(self, trils: Sequence[Array]) -> list[Array]:
-        """:meth:`inverse_lower` of several triangles ``(k, k)``, together where that is quicker."""
-        return [self.inverse_lower(one) for one in trils]
 
     def _inverse_root(self, change: Array, cholesky: Callable[[Array], Array]) -> Array:
         """``Q^T`` of :meth:`covariance_root`."""

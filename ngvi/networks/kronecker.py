@@ -74,11 +74,7 @@ class KroneckerSteps:
 
         :param shift: None for a mean that stays.
         """
-        changes = [rho * one for one in change]
-        if self.are_definite:
-            roots = self.ops.definite_covariance_roots(changes)
-        else:
-            roots = [self.ops.covariance_root(one) for one in changes]
+        roots = (self.ops.covariance_root(rho * one, self.are_definite) for one in change)
         rows, columns = (self._root(*both) for both in roots)
         size = self.ops.xp.sqrt(rows.mean * columns.mean)
         if shift is None:

@@ -176,19 +176,6 @@ class Matrices(Sums):
         eye = jnp.broadcast_to(self.eye(tril.shape[-1], tril), tril.shape)
         return triangular_solve(tril.mT, eye, left_side=True, lower=False).mT
 
-    def inverses_lower(self, trils: Sequence[jax.Array]) -> list[jax.Array]:
-        large = [one for one in trils if len(one) > SMALL_TRIANGLE]
-        if len(large) < 2 or self.on_cpu(trils[0]):
-            return super().inverses_lower(trils)
-        size = max(map(len, large))
-        found = iter(self.inverse_lower(jnp.stack([_bordered(one, size) for one in large])))
-        return [
-            next(found)[: len(one), : len(one)]
-            if len(one) > SMALL_TRIANGLE
-            else self.inverse_lower(one)
-            for one in trils
-        ]
-
 
 def _bordered(tril: jax.Array, size: int) -> jax.Array:
     """Triangles ``(..., k, k)`` above an identity, shape ``(..., size, size)``."""

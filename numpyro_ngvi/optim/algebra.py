@@ -43,17 +43,13 @@ class Algebra(rule.Algebra):
         return jnp.asarray(number, like[0].loc.dtype)
 
     def kept(self, numbers: tuple, like: Families) -> jax.Array:
-        # One array leaves a program sooner than several numbers, and one kernel fills it that
-        # chooses, where to concatenate takes one for each of them.
+        # One array leaves a program sooner than several numbers.
         if isinstance(numbers[0], tuple):
             return jnp.stack([self.kept(row, like) for row in numbers])
         dtype = like[0].loc.dtype
         if not any(isinstance(number, jax.Array) for number in numbers):
             return jnp.asarray(np.array(numbers, dtype))
-        indices, chosen = np.arange(len(numbers)), jnp.zeros(len(numbers), dtype)
-        for index, number in enumerate(numbers):
-            chosen = jnp.where(indices == index, jnp.asarray(number, dtype), chosen)
-        return chosen
+        return jnp.stack([jnp.asarray(number, dtype) for number in numbers])
 
     def eps(self, like: jax.Array) -> float:
         return float(jnp.finfo(like.dtype).eps)

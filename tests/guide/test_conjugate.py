@@ -299,7 +299,7 @@ def test_wrong_declarations_name_the_site_and_the_way_out(ppl):
     assert "latents are 'mu', 'tau'" in refused(ppl, model, {"sigma": "gamma"})
     assert "by name" in refused(ppl, model, ["tau"])
     assert "by name" in refused(ppl, model, {})
-    assert "'beta' are gone" in refused(ppl, model, {"tau": "beta"})
+    assert "others to the Gaussian" in refused(ppl, model, {"tau": "beta"})
     with pytest.raises(ValueError, match="relative_step_size must be in"):
         guide_of(ppl, model, {"tau": "gamma"}, relative_step_size=2.0)
     assert "'mu' is declared 'gamma', which is for positive" in refused(ppl, model, {"mu": "gamma"})
