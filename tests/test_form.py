@@ -166,7 +166,6 @@ CONSTANTS = {
     "numpyro_ngvi.inference.passes.ROWS_AT_ONCE": MEMORY,
     "numpyro_ngvi.inference.space.MOST_DRAWS_AT_ONCE": SPEED,
     "numpyro_ngvi.inference.space.NUMBERS_AT_ONCE": MEMORY,
-    "numpyro_ngvi.linalg.batched.FEW_ENTRIES": SPEED,
     "numpyro_ngvi.linalg.matrices.CUMSUM_BLOCK": SPEED,
     "numpyro_ngvi.linalg.matrices.INVERTED_BLOCK": SPEED,
     "numpyro_ngvi.linalg.matrices.SMALL_SUM": SPEED,

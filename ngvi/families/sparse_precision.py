@@ -122,18 +122,18 @@ class SparsePrecision(ForestFamily):
         factor, gradient = self._factor(), change._factor()
         of_loc = factor.solve_linear(self._split(change.loc))
         noise = self._split(noise)
-        of_tril = []
+        of_tril, ops = [], self._arrow.ops
         chains = factor.above(noise)
         for index, (own, *below) in enumerate(gradient.blocks):
             first, *mine = factor.blocks[index]
-            inner = self._arrow.ops.transpose_matmul_for_gradient(first, own)
+            inner = ops.matmul(ops.transpose(first), own)
             for block, entry in zip(mine, below, strict=True):
-                inner = inner + self._arrow.ops.transpose_matmul_for_gradient(block, entry)
-            inner = self._arrow.ops.halve_diagonal(inner)
-            total = self._arrow.ops.transpose_times_for_gradient(inner, noise[index])
+                inner = inner + ops.matmul(ops.transpose(block), entry)
+            inner = ops.halve_diagonal(inner)
+            total = ops.transpose_times(inner, noise[index])
             for entry, above in zip(below, chains[index], strict=True):
                 above = factor.at(index, above)
-                total = total + self._arrow.ops.transpose_times_for_gradient(entry, above)
+                total = total + ops.transpose_times(entry, above)
             of_tril.append(total)
         return self._join([a - b for a, b in zip(of_loc, of_tril, strict=True)])
 

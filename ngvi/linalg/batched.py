@@ -83,14 +83,6 @@ class Batched:
             return self.tensordot(vector, matrix[..., 0], ((-2,), (0,))).mT
         return self._transpose_times(matrix, vector)
 
-    def transpose_matmul_for_gradient(self, left: Array, right: Array) -> Array:
-        """``left^T right``, in a form that is cheap to differentiate backwards in ``right``."""
-        return self.matmul(self.transpose(left), right)
-
-    def transpose_times_for_gradient(self, matrix: Array, vector: Array) -> Array:
-        """:meth:`transpose_times`, in a form that is cheap to differentiate in ``matrix``."""
-        return self.transpose_times(matrix, vector)
-
     def contract(self, left: Array, right: Array) -> Array:
         """``(..., k, n)`` and ``(p, k, n)`` summed over ``k`` and ``n``, to ``(..., p)``."""
         return self.tensordot(left, right, ((-2, -1), (1, 2)))

@@ -11,9 +11,6 @@ import jax.numpy as jnp
 from ngvi.linalg import batched as shared
 from numpyro_ngvi.linalg.matrices import matrices
 
-#: A product of up to this many entries each.
-FEW_ENTRIES = 16
-
 _HIGHEST = jax.lax.Precision.HIGHEST  # a GPU's default (tf32) keeps ten bits
 
 
@@ -46,19 +43,6 @@ class Batched(shared.Batched):
         if vector.shape[-1] == 1:
             return self.tensordot(vector[..., 0], matrix, 1)
         return jnp.einsum("pqn,...pn->...qn", matrix, vector, precision=_HIGHEST)
-
-    def transpose_matmul_for_gradient(self, left: jax.Array, right: jax.Array) -> jax.Array:
-        # The derivative of terms that are written out is a sum of as many padded arrays.
-        if left.shape[-1] == 1 or left.shape[1] * right.shape[1] > FEW_ENTRIES:
-            return self.matmul(self.transpose(left), right)
-        return jnp.sum(left[:, :, None] * right[:, None], 0)
-
-    def transpose_times_for_gradient(self, matrix: jax.Array, vector: jax.Array) -> jax.Array:
-        if matrix.shape[-1] == 1:
-            return self.transpose_times(matrix, vector)
-        if vector.shape[-1] == 1:
-            return self.tensordot(vector[..., 0], matrix, 1)
-        return jnp.sum(matrix * vector[..., :, None, :], -3)
 
 
 batched = Batched(matrices)
