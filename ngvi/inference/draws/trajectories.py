@@ -3,7 +3,9 @@
 Each pass evaluates one point of every chain, whatever each is about: no chain waits for the longer
 trajectories of another, and a program for so many points costs little more than one for a single
 point. Turns within a trajectory are found from a few checkpoints (Phan et al., 2019, *Composable
-effects for flexible and accelerated probabilistic programming in NumPyro*).
+effects for flexible and accelerated probabilistic programming in NumPyro*). Where two halves are
+joined, each is also compared with the nearest point of the other, as Stan does since release 2.21:
+with many latents on one scale a trajectory would otherwise run in circles.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class Trajectories:
         self._total, self._below = np.zeros(shape), np.zeros(shape)  # sums of momenta
         self._at, self._chosen = np.zeros((3, *shape)), np.zeros((2, *shape))
         self._chosen_value = np.zeros(count)
-        self._momenta = np.zeros((2, MAX_DEPTH, *shape))  # of checkpoints: own and sums
+        # Of checkpoints: own momenta, sums up to there, and momenta of the points before.
+        self._momenta = np.zeros((3, MAX_DEPTH, *shape))
         self._energy, self._log_weight, self._log_below, self._accepted = np.zeros((4, count))
         self._depth, self._leaf, self._steps = np.zeros((3, count), int)
         self._way, self._is_finite = np.ones(count, int), np.ones(count, bool)
@@ -116,7 +119,7 @@ class Trajectories:
             self._jump(jumping, points, values, slopes)
         self._at = np.stack([points, half + 0.5 * step * slopes, slopes])
         own = np.flatnonzero(~self._is_jump)
-        turned, diverged = self._leaves(own, values)
+        turned, diverged = self._leaves(own, values, momentum[own])
         whole = own[(self._leaf[own] == 2 ** self._depth[own]) & ~turned & ~diverged]
         is_over = self._join(whole)
         over = np.concatenate([own[turned | diverged], whole[is_over]])
@@ -128,8 +131,13 @@ class Trajectories:
         self._begin(over)
         self._double(whole[~is_over])
 
-    def _leaves(self, own: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Add the new points to the halves; tell which of these have turned, or diverged."""
+    def _leaves(
+        self, own: np.ndarray, values: np.ndarray, before: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Add the new points to the halves; tell which of these have turned, or diverged.
+
+        :param before: momenta of the points before.
+        """
         momentum, value = self._at[1, own], values[own]
         with np.errstate(invalid="ignore", over="ignore"):
             gain = value - 0.5 * np.square(momentum).sum(1) + self._energy[own]
@@ -145,28 +153,41 @@ class Trajectories:
         self._log_below[own] = total
         at = own[taken]
         self._chosen[:, at], self._chosen_value[at] = self._at[::2, at], values[at]
-        return self._turns(own, momentum), diverged
+        return self._turns(own, momentum, before), diverged
 
-    def _turns(self, own: np.ndarray, momentum: np.ndarray) -> np.ndarray:
+    def _turns(self, own: np.ndarray, momentum: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Tell which halves have made a turn, by the checkpoints at which their parts begin."""
         leaf, turned = self._leaf[own], np.zeros(len(own), bool)
         place = ONES[leaf >> 1]
         even = leaf % 2 == 0
         at = own[even]
-        self._momenta[0, place[even], at] = momentum[even]
-        self._momenta[1, place[even], at] = self._below[at]
+        here = momentum[even], self._below[at], before[even]
+        self._momenta[:, place[even], at] = np.stack(here)
         parts = ONES[leaf & ~(leaf + 1)]  # that end here
         some = np.repeat(np.arange(len(own)), parts)
         back = np.arange(len(some)) - np.repeat(np.cumsum(parts) - parts, parts)
-        first, before = self._momenta[:, place[some] - back, own[some]]
-        span = self._below[own[some]] - before + first
-        turned[some[_has_turned(first, momentum[some], span)]] = True
+        begins, last = place[some] - back, momentum[some]
+        first, sums, _ = self._momenta[:, begins, own[some]]
+        span = self._below[own[some]] - sums + first
+        turned[some[_has_turned(first, last, span)]] = True
+        # Of four points and more the second half begins at the next checkpoint.
+        some, begins, last, first, sums = (
+            rows[back > 0] for rows in (some, begins, last, first, sums)
+        )
+        second, middle, near = self._momenta[:, begins + 1, own[some]]
+        turned[some[_has_turned(first, second, middle - sums + first)]] = True
+        span = self._below[own[some]] - middle + second + near
+        turned[some[_has_turned(near, last, span)]] = True
         self._leaf[own] += 1
         return turned
 
     def _join(self, chains: np.ndarray) -> np.ndarray:
         """Join whole halves to the trajectories; tell which of these are over."""
         forward = (self._way[chains] > 0).astype(int)
+        far, last = self._ends[1 - forward, 1, chains], self._at[1, chains]
+        first, _, near = self._momenta[:, 0, chains]  # of the new half, and before it
+        is_over = _has_turned(far, first, self._total[chains] + first)
+        is_over |= _has_turned(near, last, self._below[chains] + near)
         self._ends[forward, :, chains] = self._at[:, chains].swapaxes(0, 1)
         self._total[chains] += self._below[chains]
         gain = self._log_below[chains] - self._log_weight[chains]
@@ -176,9 +197,8 @@ class Trajectories:
         self._log_weight[chains] = np.logaddexp(self._log_weight[chains], self._log_below[chains])
         self._depth[chains] += 1
         ends = self._ends[:, 1, chains]
-        return _has_turned(ends[0], ends[1], self._total[chains]) | (
-            self._depth[chains] >= MAX_DEPTH
-        )
+        is_over |= _has_turned(ends[0], ends[1], self._total[chains])
+        return is_over | (self._depth[chains] >= MAX_DEPTH)
 
     def _record(self, chain: int, diverged: bool) -> None:
         steps = int(self._steps[chain])
