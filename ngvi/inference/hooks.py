@@ -53,8 +53,11 @@ class Hooks(Protocol):
     def draws(self, result: Any, num_samples: int, key: Any) -> dict[str, Any]:
         """Draw all latent sites from the guide."""
 
+    def in_models(self, result: Any, latents: np.ndarray) -> np.ndarray:
+        """Return the model's own latents at vectors ``(N, d)`` of a guide by conditional modes."""
+
     def at(self, result: Any, latents: np.ndarray) -> dict[str, Any]:
-        """Return the latent sites at latent vectors ``(N, d)``."""
+        """Return the latent sites at vectors ``(N, d)`` of the model's own latents."""
 
     def group_draws(
         self, result: Any, guide: Any, num_samples: int, run: tuple[tuple, dict], key: Any
@@ -74,6 +77,9 @@ class Hooks(Protocol):
 
     def problem(self, result: Any) -> tuple[Problem, Any]:
         """Return the problem at the result's arguments, and the state that the result has."""
+
+    def problem_in_models(self, result: Any) -> Problem:
+        """Return the problem of the model's own latents."""
 
     def state_of(self, problem: Problem, params: dict[str, Any]) -> Any:
         """Return the state of these parameters."""

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.errors import is_number
-from ngvi.inference.draws.accuracy import flat, labels_of
-from ngvi.inference.draws.drawn import numbers
+from ngvi.inference.draws.accuracy import flat, in_models, labels_of, numbers
 from ngvi.workflow.arviz import ArvizGroups, axis_names
 from ngvi.workflow.options import DEFAULTS
 
@@ -31,6 +30,7 @@ def summary_table(
         if latents is None:
             shape = DEFAULTS.num_draws, problem.space.noise_dim
             latents, _ = problem.space.draw(state, np.random.default_rng(0).standard_normal(shape))
+            latents = in_models(result, latents)
         values = numbers(result, latents)
     axes = axis_names(result._gaussian().sites, ArvizGroups(values, {}), coords, dims)
     values = {name: values[name] for name in _names(var_names, values)}

@@ -33,6 +33,9 @@ from numpyro_ngvi.tracing.compilation import blocks, compiled, few_in_all
 from numpyro_ngvi.tracing.of_sites import OfSites
 from numpyro_ngvi.tracing.traced import Operations, Traced
 
+#: Vectors whose modes are searched for at once on a processor: all wait for the slowest of them.
+MODES_AT_ONCE = 4
+
 
 class Reparametrization(reparametrization.Reparametrization):
     """The map of one vector in JAX; ``jax.vmap`` makes it that of many."""
@@ -107,16 +110,23 @@ class ModeMap:
         :param held: the arrays that the density holds.
         :param start: where Newton's method begins, ``(d,)``.
         """
-        own = Reparametrization(self.blocks, start, self.order)
-        one = partial(own, self.at(held, params))
+        one = self._of_one(held, start, params)
         for _ in range(latents.ndim - 1):
             one = jax.vmap(one)
         return one(latents)
 
     def draws(self, held: list, start: jax.Array, latents: jax.Array, params: Any) -> tuple:
         """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
-        theta, _, troubled = self.of_each(held, start, latents, params)
-        return theta, troubled
+        if latents.ndim == 1 or jax.default_backend() != "cpu":
+            found = self.of_each(held, start, latents, params)
+        else:
+            one = self._of_one(held, start, params)
+            found = jax.lax.map(one, latents, batch_size=MODES_AT_ONCE)
+        return found[0], found[2]
+
+    def _of_one(self, held: list, start: jax.Array, params: Any) -> Callable:
+        own = Reparametrization(self.blocks, start, self.order)
+        return partial(own, self.at(held, params))
 
     def modes(self, held: list, start: jax.Array, latent: jax.Array, params: Any) -> Any:
         """Return the end of Newton's method."""

@@ -19,12 +19,13 @@ from ngvi.inference.hooks import DIAGNOSTICS, GROUPS_OF_ARVIZ
 from ngvi.inference.problem import Problem
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.rows_result import mean_and_factor
-from numpyro_ngvi.guide import ReparametrizedGaussianGuide
+from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.inference import nuts
 from numpyro_ngvi.inference.first_look import log_densities, look
 from numpyro_ngvi.inference.metric import Metric
 from numpyro_ngvi.inference.new_groups import out_of_bounds, predictions
 from numpyro_ngvi.inference.objective import Objective
+from numpyro_ngvi.inference.problem import make_problem
 from numpyro_ngvi.inference.space import (
     State,
     StateSpace,
@@ -63,9 +64,14 @@ class Hooks(shared.Hooks):
             key, dict(result.params), *result.args, sample_shape=(num_samples,), **result.kwargs
         )
 
+    def in_models(self, result: Any, latents: np.ndarray) -> np.ndarray:
+        guide, own = result._gaussian(), jnp.asarray(latents, result.family.loc.dtype)
+        return np.asarray(guide._in_models_coordinates(own, dict(result.params))[0], float)
+
     def at(self, result: Any, latents: np.ndarray) -> dict[str, jax.Array]:
         own = jnp.asarray(latents, result.family.loc.dtype)
-        return result._gaussian()._unpack_and_constrain(own, dict(result.params))
+        unpack = NaturalGaussianGuide._unpack_and_constrain
+        return unpack(result._gaussian(), own, dict(result.params))
 
     def group_draws(
         self, result: Any, guide: Any, num_samples: int, run: tuple[tuple, dict], key: jax.Array
@@ -89,6 +95,10 @@ class Hooks(shared.Hooks):
         space = StateSpace(result.guide, dict(result.params), lambda params: params)
         run = result.model, result.guide, result.args, result.kwargs
         return Problem(Objective(*run, space, "stein"), space, Metric), dict(result.params)
+
+    def problem_in_models(self, result: Any) -> Problem:
+        guide = NaturalGaussianGuide(result.model, family="diagonal")
+        return make_problem(result.model, guide, result.args, result.kwargs, random.key(0), "stein")
 
     def state_of(self, problem: Problem, params: dict[str, Any]) -> State:
         return params

@@ -9,12 +9,11 @@ import jax
 
 from ngvi.estimators.choice import points_at_once
 from ngvi.inference.prices import SLOW, warn_of_slow
+from numpyro_ngvi.guide.reparametrized import MODES_AT_ONCE
 
 #: Draws share a pass of a program while their rows stay in a processor's cache, and so few always
 #: do: passes cost next to nothing to run, and a loop to compile.
 ROWS_AT_ONCE, FEWEST_AT_ONCE = 2**17, 16
-#: Where modes are searched for, all draws of a pass wait for the slowest of them.
-MODES_AT_ONCE = 4
 #: Points share a program that has their gradients, and the last is repeated to fill it up, as long
 #: as an array has no more numbers than these: a call then costs more than a point.
 POINTS_AT_ONCE, FEW_AT_POINTS = 8, 2**13

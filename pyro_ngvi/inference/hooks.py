@@ -73,10 +73,16 @@ class Hooks(shared.Hooks):
         return {name: value for name, value in draws.items() if is_own[name]}
 
     @torch.no_grad()
+    def in_models(self, result: Any, latents: np.ndarray) -> np.ndarray:
+        with own_parameters(result), poutine.block():
+            own = torch.as_tensor(latents).to(result.family.loc)
+            return result._gaussian()._in_models_coordinates(own)[0].double().cpu().numpy()
+
+    @torch.no_grad()
     def at(self, result: Any, latents: np.ndarray) -> dict[str, Tensor]:
         with own_parameters(result), poutine.block():
             like = result.family.loc
-            return result._gaussian()._constrained(torch.as_tensor(latents).to(like))
+            return result._gaussian()._in_supports(torch.as_tensor(latents).to(like))
 
     @torch.no_grad()
     def group_draws(
@@ -110,6 +116,12 @@ class Hooks(shared.Hooks):
         vars(result)[PLAN] = problem.objective._plan, *run
         replay(problem.objective.density, result.guide, result._replays)
         return problem, problem.space.initial
+
+    def problem_in_models(self, result: Any) -> Problem:
+        guide = NaturalGaussianGuide(result.model, family="diagonal")
+        problem = make_problem(result.model, guide, result.args, result.kwargs, curvature="stein")
+        replay(problem.objective.density, guide, result._replays)
+        return problem
 
     def state_of(self, problem: Any, params: dict[str, Any]) -> State:
         return problem.space.restored(params)

@@ -94,6 +94,17 @@ def test_trajectories_have_the_moments_of_their_density(rng):
     assert not draws.diverged.any() and 0.6 < draws.accepted.mean() < 1
 
 
+def test_trajectories_of_many_latents_end_within_a_circle(rng):
+    def normal(z):
+        return -0.5 * np.square(z).sum(1), -z
+
+    for step in (0.2, 0.3, 0.38, 0.43):
+        found = Trajectories(normal, rng.standard_normal((16, 200)), step, rng)
+        found.run(20, lambda: False)
+        # The last doubling begins before half a circle has been gone.
+        assert (rectangle(found.draws).steps * step <= 2 * np.pi + step).all()
+
+
 def test_coordinates_are_mended_where_these_are_wrong(rng):
     root = rng.standard_normal((6, 6)) + 2 * np.eye(6)  # of the covariance
     precision = np.linalg.inv(root @ root.T)
@@ -138,9 +149,9 @@ class Wide:
 def test_chains_move_to_the_scales_of_latents_where_a_gradient_is_worth_more_there(rng):
     sds = np.array([10.0, *[1.0] * 24])
     for scale, moves in ((np.eye(25), True), (np.diag(sds), False), (sds, False)):
-        starts = nuts.Beginnings(rng.standard_normal((8, 25)) * sds, np.zeros(8, int))
         own = Coordinates(np.zeros(25), scale)
-        sampler = nuts.Sampler(Wide(sds), None, starts, own, rng, lambda: False)
+        place = nuts.Place(Wide(sds), None, own, rng.standard_normal((8, 25)) * sds)
+        sampler = nuts.Sampler(place, np.zeros(8, int), rng, lambda: False)
         sampler.warm_up(nuts.NutsRequest(num_warmup=0))
         before = sampler.run(100)
         assert sampler.moved(before) == moves
@@ -162,14 +173,57 @@ def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng, mo
             slopes = -latents @ precision
             return 0.5 * (slopes * latents).sum(1), slopes
 
-    starts = nuts.Beginnings(rng.standard_normal((8, 4)) @ root.T, np.zeros(8, int))
     own = Coordinates(np.zeros(4), root)
-    sampler = nuts.Sampler(Correlated(np.ones(4)), None, starts, own, rng, lambda: False)
+    theta = rng.standard_normal((8, 4)) @ root.T
+    place = nuts.Place(Correlated(np.ones(4)), None, own, theta)
+    sampler = nuts.Sampler(place, np.zeros(8, int), rng, lambda: False)
     draws, step = sampler.run(100), sampler._step
     monkeypatch.setattr(nuts, "POOR", 1000.0)  # a pilot is tried
     assert not sampler.moved(draws)
     assert sampler.coordinates is own and sampler._step == step
     np.testing.assert_array_equal(sampler.run(100).z, draws.z)
+
+
+class Funnel(Wide):
+    """Latents whose common scale is the exponential of the first."""
+
+    def gradient(self, state, latents):
+        first, others = latents[:, :1], latents[:, 1:]
+        squares = others**2 * np.exp(-2 * first)
+        of_first = -first / 9 - others.shape[1] + squares.sum(1, keepdims=True)
+        values = -first[:, 0] ** 2 / 18 - others.shape[1] * first[:, 0] - 0.5 * squares.sum(1)
+        return values, np.hstack([of_first, -others * np.exp(-2 * first)])
+
+
+@pytest.mark.parametrize("is_funnel", [False, True])
+def test_chains_go_through_modes_where_the_models_own_latents_are_a_funnel(is_funnel, rng):
+    z = rng.standard_normal((16, 6)) * [3.0, *[1.0] * 5]
+    own = Coordinates(np.zeros(6), np.diag([3.0, *[1.0] * 5]))
+    by_modes = nuts.Place(Wide([3.0, *[1.0] * 5]), None, own, z, lambda z: -z, nuts.BY_MODES)
+    theta = np.hstack([z[:, :1], z[:, 1:] * np.exp(z[:, :1])]) if is_funnel else z
+    place = nuts.Place((Funnel if is_funnel else Wide)(np.ones(6)), None, own, theta)
+    sampler = nuts.Sampler(place, np.zeros(16, int), rng, lambda: False, None, by_modes)
+    sampler.warm_up(nuts.NutsRequest())
+    assert sampler.moved(sampler.run(25)) == is_funnel
+    assert sampler.place is (by_modes if is_funnel else place)
+
+
+@SLOW_IN_NUMPYRO
+def test_chains_of_locals_by_their_modes_are_of_the_same_posterior(ppl):
+    def model(y):
+        scale = ppl.sample("scale", ppl.dist.HalfNormal(ppl.array(2.0)))
+        with ppl.plate("groups", len(y)):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), scale))
+            ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(effect)), obs=y)
+
+    y = ppl.array(np.array([0.0, 2, 7, 1, 15, 4, 1, 30]))
+    found = [ppl.fit(model, y, reparametrize=way, draws="nuts") for way in (False, True)]
+    tables, held = [one.summary() for one in found], found[1].diagnostics.chains
+    limits = sum(one.diagnostics.accuracy.limits for one in found)
+    assert limits.max() < 0.2
+    assert (abs(tables[0]["mean"] - tables[1]["mean"]) < limits[0] * tables[1]["sd"]).all()
+    assert (abs(tables[0]["sd"] / tables[1]["sd"] - 1.0) < limits[1]).all()
+    np.testing.assert_allclose(held.draws["effect"], held.latents[..., 1:])
 
 
 # -- where they begin -----------------------------------------------------------------
@@ -226,9 +280,9 @@ def test_chains_jump_between_optima_as_often_as_these_have_mass(rng):
     # By other weights and wider Gaussians: only the density says how often.
     parts = [Coordinates(mean, 1.3 * np.eye(2)) for mean in STATES]
     jumps = Jumps(np.array([0.4, 0.6]), parts)
-    starts = nuts.starts_of(problem, STATES, 8, rng)._replace(jumps=jumps)
-    own = Coordinates(np.ones(2), np.eye(2))
-    sampler = nuts.Sampler(problem, STATES[0], starts, own, rng, lambda: False)
+    starts = nuts.starts_of(problem, STATES, 8, rng)
+    place = nuts.Place(problem, STATES[0], Coordinates(np.ones(2), np.eye(2)), starts.theta)
+    sampler = nuts.Sampler(place, starts.optimum, rng, lambda: False, jumps)
     sampler.warm_up(nuts.NutsRequest())
     x = sampler.run(500).z
     is_far = x[..., 0] > 10
@@ -248,9 +302,8 @@ def test_a_density_that_is_not_finite_is_said_with_its_latents(rng):
 
     problem.gradient = gradient
     theta = rng.standard_normal((8, 2)) - [0.0, 1.0]
-    starts = nuts.Beginnings(theta, np.zeros(8, int))
-    own = Coordinates(np.zeros(2), np.eye(2))
-    sampler = nuts.Sampler(problem, STATES[0], starts, own, rng, lambda: False)
+    place = nuts.Place(problem, STATES[0], Coordinates(np.zeros(2), np.eye(2)), theta)
+    sampler = nuts.Sampler(place, np.zeros(8, int), rng, lambda: False)
     sampler.warm_up(nuts.NutsRequest())
     found = sampler.run(100)
     assert found.z[..., 1].max() < 1.5

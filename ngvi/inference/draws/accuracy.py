@@ -20,6 +20,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference.draws.chains import effective_draws, error_of_stddevs, r_hat
 from ngvi.inference.draws.pareto import ERRORS_OF_K, smoothed
 from ngvi.inference.options import LEVELS
@@ -229,8 +230,18 @@ def labels_of(
     return found
 
 
+def is_by_modes(result: Any) -> bool:
+    """Return whether the guide's locals are standardised at their conditional modes."""
+    return isinstance(result._gaussian(), ReparametrizedGaussianGuide)
+
+
+def in_models(result: Any, latents: np.ndarray) -> np.ndarray:
+    """Return the model's own latents, unconstrained, at the guide's vectors ``(N, d)``."""
+    return result._ppl.in_models(result, latents) if is_by_modes(result) else latents
+
+
 def numbers(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the latent sites, constrained, at latent vectors ``(n, d)``."""
+    """Return the latent sites, constrained, at vectors ``(n, d)`` of the model's own latents."""
     names = [site.name for site in result._gaussian().sites]
     size, parts = min(AT_ONCE, len(latents)), []
     for start in range(0, len(latents), size):

@@ -35,19 +35,28 @@ class Coordinates(NamedTuple):
     scale: np.ndarray  #: Shape ``(d, d)``, or ``(d,)`` of its diagonal alone.
 
     @classmethod
-    def of_fit(cls, problem: Problem, state: State) -> Coordinates:
+    def of_fit(
+        cls,
+        problem: Problem,
+        state: State,
+        to_own: Callable[[np.ndarray], np.ndarray] = lambda latents: latents,
+    ) -> Coordinates:
         """Return those in which a Gaussian is ``N(0, I)``.
 
         Very many latents, or a mixture, have scales alone.
+
+        :param to_own: map from the Gaussian's latents to those of the density, of which these are
+            the secants.
         """
         if problem.space.dim > MAX_DENSE or problem.space.noise_dim > problem.space.dim:
             sds = map(
                 problem.space.numbers, problem.space.all_stddevs(problem.space.families(state))
             )
             return cls(problem.space.mean(state), np.concatenate([*sds]))
-        noise = np.vstack([np.zeros(problem.space.dim), np.eye(problem.space.dim)])
-        centre, *ends = problem.space.draw(state, noise)[0]
-        return cls(centre, (np.stack(ends) - centre).T)
+        ends = np.vstack([np.eye(problem.space.dim), -np.eye(problem.space.dim)])
+        theta = to_own(problem.space.draw(state, ends)[0])
+        ends = theta.reshape(2, len(theta) // 2, -1)
+        return cls(theta.mean(0), 0.5 * (ends[0] - ends[1]).T)
 
     def theta(self, z: np.ndarray) -> np.ndarray:
         """Return latent vectors ``(..., d)``."""

@@ -24,12 +24,13 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
-from ngvi.inference.draws.accuracy import ENOUGH_DRAWS, Accuracy, numbers
-from ngvi.inference.draws.nuts import STATISTICS, WAY_OUT, NutsResult, run_until
+from ngvi.inference.draws.accuracy import ENOUGH_DRAWS, Accuracy, in_models, is_by_modes, numbers
+from ngvi.inference.draws.nuts import BY_MODES, STATISTICS, WAY_OUT, NutsResult, run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE
 from ngvi.inference.draws.proposals import (
     NUM_DRAWS,
     NUMBERS_AT_ONCE,
+    ROUNDS,
     Proposal,
     Weighed,
     proposal_for,
@@ -51,6 +52,8 @@ HOPELESS = 0.005
 #: draws and as much warm-up, of 60 steps each. Seconds that draws may take, those by weights as
 #: long as the fit, and those of chains so many times as long.
 USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000, 10.0, 10.0
+#: Seconds until chains begin: their program is compiled.
+TO_BEGIN = 3.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,8 +66,8 @@ class Diagnostics(TellsWhatItHas):
     accuracy: Accuracy
     #: The method in words.
     how: str
-    #: Latent vectors in the guide's coordinates, shape ``(n, d)``; None of the Gaussian's, which
-    #: are drawn anew.
+    #: Vectors of the model's own latents, unconstrained, shape ``(n, d)``; None of the Gaussian's,
+    #: which are drawn anew.
     latents: np.ndarray | None = None
     #: ``log w`` in nats of draws of the Gaussian, shape ``(num_draws,)``.
     log_weights: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))
@@ -194,7 +197,7 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
         most = MOST_GRADIENTS if asked == AUTO else math.inf
-        chains = _by_nuts(result, found, most, time.perf_counter() + seconds)
+        chains = _by_nuts(result, found, most, time.perf_counter() + seconds, makes.weighed)
         known = dataclasses.replace(found, chains=chains.chains)
         found = best_of(chains, known) if asked == AUTO else chains
     result.seconds += time.perf_counter() - start
@@ -246,6 +249,7 @@ class _Maker:
     ) -> None:
         self.result, self.problem, self.state, self.rng = result, problem, state, rng
         self.left = left
+        self.weighed: Weighed | None = None  # the draws that are nearest to the posterior
         self.why_no_weights = why_undefined(result, problem)
         self.why_no_density = why_without_density(result, problem)
 
@@ -260,7 +264,7 @@ class _Maker:
         count = num_affordable(self.result, min(NUM_DRAWS, most), 0.5 * self.left)
         say_price(self.result, "draws", count)
         try:
-            pilot = Proposal(self.problem, self.state).weighed(count, self.rng)
+            self.weighed = pilot = Proposal(self.problem, self.state).weighed(count, self.rng)
         except ValueError as error:
             return undefined(str(error))
         how = f"the Gaussian, judged by weights of {count:,} draws"
@@ -269,8 +273,9 @@ class _Maker:
         if is_enough or self.why_no_density:
             return best
         is_large, is_hopeless = self.result.dim > MAX_LATENTS, pilot.share < HOPELESS
-        needed = (NUM_DRAWS + FIRST_DRAWS) * self.result.cost.prices.draw
-        is_long = needed > min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
+        needed = (ROUNDS * NUM_DRAWS + FIRST_DRAWS) * self.result.cost.prices.draw
+        most = min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
+        is_long = needed > min(most, TO_BEGIN + seconds_of_chains(self.result))
         is_vain = is_large or is_hopeless or is_long or bool(best.accuracy.fault)
         if asked == AUTO and is_vain:
             return best
@@ -282,20 +287,23 @@ class _Maker:
         found = proposal.weighed(FIRST_DRAWS, self.rng)
         accuracy = self._accuracy(found, True)
         is_late = MOST_DRAWS * self.result.cost.prices.draw > self.left
-        is_vain = is_late or MOST_DRAWS * found.share <= ENOUGH_DRAWS
+        # Four times the draws halve a limit, which is twice an error.
+        is_far = accuracy.errors.max(initial=0.0) > LEVELS.negligible
+        is_vain = is_late or is_far or MOST_DRAWS * found.share <= ENOUGH_DRAWS
         if not accuracy.is_accurate and not is_vain:
             found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
             accuracy = self._accuracy(found, True)
+        self.weighed = found
         worth = f"{len(found.raw):,} draws worth {found.effective:,.0f}"
         how = f"the Gaussian, corrected by weights: {worth}"
-        latents = found.resampled(NUM_DRAWS, self.rng)
+        latents = in_models(self.result, found.resampled(NUM_DRAWS, self.rng))
         return Diagnostics(CORRECTED, accuracy, how, latents, pilot.raw)
 
     def _accuracy(self, found: Weighed, is_corrected: bool) -> Accuracy:
         parts = self.result._gaussians()
         if len(parts) != 1:
             return Accuracy(fault=f"the guide has {len(parts)} Gaussians in it, not one")
-        values = numbers(self.result, found.latents)
+        values = numbers(self.result, in_models(self.result, found.latents))
         of_weights = found.log_weights, found.missing, NUM_DRAWS, is_corrected
         accuracy = Accuracy.of_weights(values, *of_weights, unseen(self.result))
         rounding = self.problem.rounding(float(np.abs(found.raw[np.isfinite(found.raw)]).max()))
@@ -305,16 +313,25 @@ class _Maker:
         return accuracy
 
 
+def seconds_of_chains(result: Any) -> float:
+    """Return what chains take as a rule."""
+    price = result.cost.prices.gradient / (BY_MODES if is_by_modes(result) else 1.0)
+    return math.inf if math.isnan(price) else USUAL_GRADIENTS * price
+
+
 def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
     """Return whether NUTS may go on from a result unasked."""
     if makes.why_no_density or result.change is not None or result.dim > MAX_LATENTS:
         return False
-    return seconds > 0 and not USUAL_GRADIENTS * result.cost.prices.gradient > seconds
+    return seconds > 0 and not math.inf > seconds_of_chains(result) > seconds
 
 
-def _by_nuts(result: Any, found: Diagnostics, most: float, deadline: float) -> Diagnostics:
+def _by_nuts(
+    result: Any, found: Diagnostics, most: float, deadline: float, known: Weighed | None
+) -> Diagnostics:
     """Return draws of chains that go on from a result."""
-    chains = run_until(result, result._ppl.seed_of_diagnostics(result), most, deadline)
+    how = result._ppl.seed_of_diagnostics(result), most, deadline, None, known
+    chains = run_until(result, *how)
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"

@@ -1,13 +1,15 @@
 """NUTS on from a fit: where its chains begin, in which coordinates, and when they end.
 
 Chains begin at draws that importance weights have corrected, at each optimum as many as its
-evidence earns, in coordinates in which the fitted Gaussian is standard normal, with locals by their
-modes where the fit has them so. All chains share one step size and one map to these coordinates,
-which short windows of the warm-up improve (:mod:`~ngvi.inference.draws.coordinates`) until nothing
-changes any more: after the first window, where the Gaussian is good. Then the chains go on in
-rounds, each as long as all before, until their draws are accurate. Where draws turn out to be worth
-little, a pilot in the model's own latents, scaled, says whether a gradient is worth more there: a
-funnel runs along these. Between several optima chains jump (:mod:`~ngvi.inference.draws.jumps`).
+evidence earns, in coordinates in which the fitted Gaussian is standard normal. All chains share one
+step size and one map to these coordinates, which short windows of the warm-up improve
+(:mod:`~ngvi.inference.draws.coordinates`) until nothing changes any more: after the first window,
+where the Gaussian is good. Then the chains go on in rounds, each as long as all before, until their
+draws are accurate. Where draws turn out to be worth little, a pilot in the model's own latents,
+scaled, says whether a gradient is worth more there: a funnel runs along these. Where the fit has
+locals by their conditional modes, whose gradients search for these, chains begin without, and a
+pilot with them says the same. Between several optima chains jump
+(:mod:`~ngvi.inference.draws.jumps`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +26,11 @@ from tqdm.auto import tqdm
 
 from ngvi._lock import Cached
 from ngvi.errors import check_count, check_flag, is_number
-from ngvi.inference.draws.accuracy import Accuracy, flat, numbers
+from ngvi.inference.draws.accuracy import Accuracy, flat, in_models, is_by_modes, numbers
 from ngvi.inference.draws.chains import effective_draws, r_hat
 from ngvi.inference.draws.coordinates import MAX_DENSE, WORTH, Coordinates
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.proposals import Proposal, proposal_for
+from ngvi.inference.draws.proposals import Proposal, Weighed, proposal_for
 from ngvi.inference.draws.trajectories import StepSize, Trajectories, rectangle
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
@@ -52,6 +55,9 @@ DIVERGENT_PART = 2e-3
 #: coordinates, once each has as many draws: of fewer, chains that hardly move count as if each had
 #: been everywhere.
 POOR, FEWEST_TO_TRY = 0.2, 100
+#: Gradients of the model's density that take as long as one through conditional modes: Newton's
+#: method takes four to ten steps, each a gradient and products with the Hessian.
+BY_MODES = 8.0
 #: Part of the transitions that may meet a density that is not finite.
 NOT_FINITE_PART = 0.01
 #: Statistics of transitions by ArviZ's names, each with numpy's kinds of its numbers.
@@ -120,13 +126,20 @@ class Beginnings(NamedTuple):
 
 
 def starts_of(
-    problem: Problem, states: list[State], num_chains: int, rng: np.random.Generator
+    problem: Problem,
+    states: list[State],
+    num_chains: int,
+    rng: np.random.Generator,
+    known: Weighed | None = None,
 ) -> Beginnings:
     """Choose where chains begin.
 
     :param states: of the optima, the best first.
+    :param known: draws of a single optimum.
     :raises ValueError: if the log density is finite at no draw.
     """
+    if known is not None and len(states) == 1:
+        return Beginnings(known.resampled(num_chains, rng), np.zeros(num_chains, int))
     how = NUM_DRAWS, rng
     pilots = [Proposal(problem, state).weighed(*how) for state in states]
     pairs = zip(states, pilots, strict=True)
@@ -144,45 +157,65 @@ def starts_of(
     return Beginnings(theta, optimum, jumps)
 
 
+def _as_they_are(latents: np.ndarray) -> np.ndarray:
+    return latents
+
+
+class Place(NamedTuple):
+    """Latents in which chains run."""
+
+    problem: Problem
+    state: State
+    coordinates: Coordinates
+    theta: np.ndarray  #: Where chains begin, shape ``(chains, d)``.
+    to_own: Callable[[np.ndarray], np.ndarray] = _as_they_are  #: Map to the model's own latents.
+    price: float = 1.0  #: Gradients of the model's density that take as long as one here.
+
+
 class Sampler:
     """Chains of one density; see the module.
 
-    :param starts: of the chains.
-    :param coordinates: of the fit.
+    :param optimum: index of each chain's optimum.
     :param is_over: whether there is to be no further evaluation.
+    :param jumps: between optima.
+    :param other: where draws may be worth more.
     :ivar lost: latent vectors at which the density was not finite, after the warm-up.
     """
 
     def __init__(
         self,
-        problem: Problem,
-        state: State,
-        starts: Beginnings,
-        coordinates: Coordinates,
+        place: Place,
+        optimum: np.ndarray,
         rng: np.random.Generator,
         is_over: Callable[[], bool],
+        jumps: Jumps | None = None,
+        other: Place | None = None,
     ) -> None:
-        self.coordinates = coordinates
         self.lost: list[np.ndarray] = []
-        self._problem, self._state, self._starts = problem, state, starts
-        self._theta, self._rng, self._is_over = starts.theta, rng, is_over
-        self._step, self._accepted = problem.space.dim**-0.25, ACCEPT_PROB
-        self._chains: Any = None
-        self._may_move = coordinates.scale.ndim > 1
+        self._optimum, self._rng, self._is_over, self._jumps = optimum, rng, is_over, jumps
+        self._other, self._ways = other, [self._elsewhere] if other else []
+        if place.coordinates.scale.ndim > 1:
+            self._ways.append(self._scaled)
+        self._request, self._accepted = NutsRequest(), ACCEPT_PROB
+        self._begin(place)
+
+    def _begin(self, place: Place) -> None:
+        self.place, self.coordinates, self._theta = place, place.coordinates, place.theta
+        self._step, self._chains = len(place.theta.T) ** -0.25, None
 
     def warm_up(self, request: NutsRequest) -> None:
         """Adapt step size and coordinates."""
-        self._accepted = request.target_accept_prob or ACCEPT_PROB
+        self._accepted, self._request = request.target_accept_prob or ACCEPT_PROB, request
         for length in request.windows():
             draws = self._window(length)
             before, begin = self.coordinates, draws.z.shape[1] // 3  # where it had not settled
             z, slopes = draws.z[:, begin:].copy(), draws.gradient[:, begin:]
-            for one in np.unique(self._starts.optimum):
-                own = self._starts.optimum == one
+            for one in np.unique(self._optimum):
+                own = self._optimum == one
                 z[own] -= z[own].mean((0, 1))
             self.coordinates, longer = before.adapted(z, slopes)
             self._step *= longer
-            if draws.diverged.mean() > DIVERGENT_PART and request.target_accept_prob is None:
+            if _is_spoilt(draws) and request.target_accept_prob is None:
                 if self._accepted < MOST_ACCEPT_PROB:
                     self._accepted = 0.5 * (1.0 + self._accepted)
                     continue
@@ -197,33 +230,50 @@ class Sampler:
         return draws
 
     def moved(self, found: Any) -> bool:
-        """Tell whether the chains have begun anew in scaled latents of the model's own.
-
-        Where draws are worth little, a pilot says whether a gradient is worth more there.
+        """Tell whether the chains have begun anew where a gradient is worth more.
 
         :param found: all draws after the warm-up, as :meth:`run` returns them.
         """
-        if not self._may_move or found.steps.shape[1] < FEWEST_TO_TRY:
+        before = vars(self).copy()
+        if not (self._ways and self._ways[0](found)):
             return False
-        before = self.coordinates, self._step, self._theta, self._chains
+        del self._ways[0]  # also if all else is taken back
+        self._chains = None
+        pilot, is_better = self.run(ROUND), _is_spoilt(found)
+        if _is_spoilt(pilot) == is_better:
+            price = self.place.price / before["place"].price
+            is_better = _worth(pilot) > WORTH * price * _worth(found)
+        is_better = is_better and not self._is_over()
+        if not is_better:
+            vars(self).update(before)
+        return is_better
+
+    def _elsewhere(self, found: Any) -> bool:
+        """Go to the other latents, where draws are worth little."""
+        if _num_effective(found) > POOR * found.steps.size and not _is_spoilt(found):
+            return False
+        self._begin(self._other)
+        self.warm_up(self._request)
+        return True
+
+    def _scaled(self, found: Any) -> bool:
+        """Go to scaled latents, where draws are worth little: a funnel runs along these."""
+        if found.steps.shape[1] < FEWEST_TO_TRY:
+            return False
         z = self.coordinates.z(found.z.reshape(-1, found.z.shape[-1]))
         coordinates, longer = self.coordinates.of_scales(z - z.mean(0), found.gradient)
-        if effective_draws(found.z).min() > POOR * min(longer, 1.0) * found.steps.size:
+        if _num_effective(found) > POOR * min(longer, 1.0) * found.steps.size:
             return False
-        self._may_move, self.coordinates = False, coordinates
-        self._step, self._theta = self._step * longer, found.z[:, -1]
+        self.coordinates, self._step = coordinates, self._step * longer
+        self._theta = found.z[:, -1]
         self._window(ROUND)
-        self._chains = None
-        is_better = _worth(self.run(ROUND)) > WORTH * _worth(found) and not self._is_over()
-        if not is_better:
-            self.coordinates, self._step, self._theta, self._chains = before
-        return is_better
+        return True
 
     def run(self, count: int) -> Any:
         """Go on until each chain has as many draws after the warm-up; return all of them."""
         if self._chains is None:
             self.lost.clear()
-            self._chains = self._new(self._starts.jumps)
+            self._chains = self._new(self._jumps)
         self._chains.run(count, self._is_over)
         found = rectangle(self._chains.draws, count)
         return found._replace(z=self.coordinates.theta(found.z))
@@ -235,7 +285,7 @@ class Sampler:
 
     def _density(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         theta = self.coordinates.theta(z)
-        values, gradients = self._problem.objective.gradient(self._state, theta)
+        values, gradients = self.place.problem.objective.gradient(self.place.state, theta)
         self.lost.extend(theta[~np.isfinite(values)])
         return values, self.coordinates.slope(gradients)
 
@@ -259,7 +309,7 @@ class Sampler:
         with np.errstate(divide="ignore", invalid="ignore"):
             apart = np.median(abs(np.stack(self.lost) - rows.mean(0)) / rows.std(0), 0)
         order = np.argsort(-np.nan_to_num(apart), kind="stable")[:3]
-        names = [name_of(int(i), self._problem.space.sites) for i in order]
+        names = [name_of(int(i), self.place.problem.space.sites) for i in order]
         return (
             f"in {count:,} of {found.is_finite.size:,} transitions the log density was not finite, "
             f"with {', '.join(dict.fromkeys(names))} the farthest from their means"
@@ -268,14 +318,23 @@ class Sampler:
 
 def _worth(draws: Any) -> float:
     """Return effective draws per gradient."""
-    return float(effective_draws(draws.z).min() / draws.steps.sum())
+    return _num_effective(draws) / draws.steps.sum()
+
+
+def _num_effective(draws: Any) -> float:
+    return float(effective_draws(draws.z).min())
+
+
+def _is_spoilt(draws: Any) -> bool:
+    """Return whether more transitions have diverged than smaller steps would not mend."""
+    return draws.diverged.mean() > DIVERGENT_PART
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NutsResult(TellsWhatItHas):
     """Draws of a posterior by NUTS, and whether to trust them."""
 
-    #: Latent vectors in the guide's unconstrained coordinates, shape ``(chains, draws, d)``.
+    #: Vectors of the model's own latents, unconstrained, shape ``(chains, draws, d)``.
     latents: np.ndarray
     #: Errors of means and standard deviations.
     accuracy: Accuracy
@@ -339,6 +398,7 @@ def run_until(
     limit_gradients: float = math.inf,
     deadline: float = math.inf,
     request: NutsRequest | None = None,
+    known: Weighed | None = None,
 ) -> NutsResult:
     """Run chains until their draws are accurate, or a limit is reached.
 
@@ -347,6 +407,7 @@ def run_until(
     :param limit_gradients: the most gradients.
     :param deadline: by ``time.perf_counter()``.
     :param request: what the user asks for; with ``num_samples`` each chain has as many draws.
+    :param known: draws by weights at which chains may begin.
     :raises ValueError: if the log density is finite at no draw of the Gaussian.
     """
     request, rng = request or NutsRequest(), np.random.default_rng(seed)
@@ -358,15 +419,17 @@ def run_until(
             bar.update(cost.gradients - bar.n)
             return cost.gradients > limit_gradients or time.perf_counter() > deadline
 
-        starts = starts_of(problem, states_of(result, problem, state), request.num_chains, rng)
-        own = Coordinates.of_fit(problem, state)
-        sampler = Sampler(problem, state, starts, own, rng, is_over)
+        states = states_of(result, problem, state)
+        starts = starts_of(problem, states, request.num_chains, rng, known)
+        places = _places(result, problem, state, starts)
+        sampler = Sampler(places[0], starts.optimum, rng, is_over, starts.jumps, *places[1:])
         sampler.warm_up(request)
         most = request.num_samples or MOST_DRAWS
         count = min(ROUND, most)
         while True:
             found = sampler.run(count)
-            draws = draws_at(result, found.z)
+            latents = sampler.place.to_own(found.z.reshape(-1, result.dim)).reshape(found.z.shape)
+            draws = draws_at(result, latents)
             accuracy = Accuracy.of_chains(draws, found.diverged, sampler.fault(found))
             is_enough = accuracy.is_accurate or sampler.is_in_vain(accuracy, draws, found.diverged)
             if (is_enough and request.num_samples is None) or is_over() or count >= most:
@@ -376,13 +439,30 @@ def run_until(
         gradients = math.ceil(cost.total)
     of_each = found.diverged, found.energy, found.steps, found.accepted
     stats = dict(zip(STATISTICS, of_each, strict=True))
-    chains = NutsResult(found.z, accuracy, gradients, stats, starts.optimum, result)
+    chains = NutsResult(latents, accuracy, gradients, stats, starts.optimum, result)
     vars(chains)["draws"] = draws
     return chains
 
 
+def _places(result: Any, problem: Problem, state: State, starts: Beginnings) -> list[Place]:
+    """Return where chains begin, and where else they may run.
+
+    Locals by their conditional modes have a search in each gradient. So chains begin in the model's
+    own latents, as long as these have a matrix of scales and no chain jumps.
+    """
+    own, to_own = Coordinates.of_fit(problem, state), partial(in_models, result)
+    place = Place(problem, state, own, starts.theta, to_own)
+    is_other = is_by_modes(result) and result.change is None and starts.jumps is None
+    if not is_other or own.scale.ndim == 1:
+        return [place]
+    other = result._ppl.problem_in_models(result)
+    other.objective.cost = problem.objective.cost
+    secants = Coordinates.of_fit(problem, state, to_own), to_own(starts.theta)
+    return [Place(other, other.space.initial, *secants), place._replace(price=BY_MODES)]
+
+
 def draws_at(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the latent sites, constrained, at latent vectors ``(chains, draws, d)``."""
+    """Return the latent sites, constrained, at the model's own latents, ``(chains, draws, d)``."""
     found = numbers(result, latents.reshape(-1, latents.shape[2])).items()
     return {name: value.reshape(*latents.shape[:2], *value.shape[1:]) for name, value in found}
 
