@@ -154,8 +154,8 @@ def test_files_of_something_else_are_refused(ppl, tmp_path):
         refused("is damaged, or no result that was saved")
     meta, arrays = files.unpacked(whole)
     for change, match in (
-        ({"format": "else"}, "of version 5 of 'else'"),
-        ({"version": 99}, "is of version 99.*reads version 5"),
+        ({"format": "else"}, "of version 6 of 'else'"),
+        ({"version": 99}, "is of version 99.*reads version 6"),
         ({"library": "other_ngvi"}, r"other_ngvi\.FitResult\.load"),
         ({"structure": 1}, "orders its latents in another way"),
     ):

@@ -26,7 +26,7 @@ from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import FoundOptimum, Restart
 from ngvi.inference.verdict.validation import Validation
 
-FORMAT, VERSION = "ngvi.result", 5
+FORMAT, VERSION = "ngvi.result", 6
 #: Fields of a result that JSON holds as they are, and options that a family finds by itself.
 PLAIN = ("verdict", "reason", "seconds")
 DERIVED = "structure", "independent", "shapes", "base_options"
