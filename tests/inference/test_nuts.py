@@ -191,7 +191,7 @@ class Funnel(Wide):
         first, others = latents[:, :1], latents[:, 1:]
         squares = others**2 * np.exp(-2 * first)
         of_first = -first / 9 - others.shape[1] + squares.sum(1, keepdims=True)
-        values = -first[:, 0] ** 2 / 18 - others.shape[1] * first[:, 0] - 0.5 * squares.sum(1)
+        values = -(first[:, 0] ** 2) / 18 - others.shape[1] * first[:, 0] - 0.5 * squares.sum(1)
         return values, np.hstack([of_first, -others * np.exp(-2 * first)])
 
 
