@@ -15,8 +15,9 @@ from ngvi._lock import serialised
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN
 from ngvi.inference.draws import nuts
-from ngvi.inference.draws.drawn import check_density
-from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
+from ngvi.inference.draws.conditions import check_density
+from ngvi.inference.draws.nuts import NutsResult, WhitenedDensity
+from ngvi.inference.draws.sampler import NutsRequest
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy

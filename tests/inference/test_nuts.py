@@ -10,6 +10,7 @@ from ngvi.inference.draws import chains, nuts
 from ngvi.inference.draws.accuracy import Accuracy
 from ngvi.inference.draws.coordinates import Coordinates
 from ngvi.inference.draws.jumps import Jumps
+from ngvi.inference.draws.sampler import NutsRequest, Place, Sampler
 from ngvi.inference.draws.trajectories import Trajectories, rectangle
 from ngvi.latents.layout import Site
 from tests import models
@@ -150,9 +151,9 @@ def test_chains_move_to_the_scales_of_latents_where_a_gradient_is_worth_more_the
     sds = np.array([10.0, *[1.0] * 24])
     for scale, moves in ((np.eye(25), True), (np.diag(sds), False), (sds, False)):
         own = Coordinates(np.zeros(25), scale)
-        place = nuts.Place(Wide(sds), None, own, rng.standard_normal((8, 25)) * sds)
-        sampler = nuts.Sampler(place, np.zeros(8, int), rng, lambda: False)
-        sampler.warm_up(nuts.NutsRequest(num_warmup=0))
+        place = Place(Wide(sds), None, own, rng.standard_normal((8, 25)) * sds)
+        sampler = Sampler(place, np.zeros(8, int), rng, lambda: False)
+        sampler.warm_up(NutsRequest(num_warmup=0))
         before = sampler.run(100)
         assert sampler.moved(before) == moves
         assert (sampler.coordinates is own) != moves
@@ -175,10 +176,10 @@ def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng, mo
 
     own = Coordinates(np.zeros(4), root)
     theta = rng.standard_normal((8, 4)) @ root.T
-    place = nuts.Place(Correlated(np.ones(4)), None, own, theta)
-    sampler = nuts.Sampler(place, np.zeros(8, int), rng, lambda: False)
+    place = Place(Correlated(np.ones(4)), None, own, theta)
+    sampler = Sampler(place, np.zeros(8, int), rng, lambda: False)
     draws, step = sampler.run(100), sampler._step
-    monkeypatch.setattr(nuts, "POOR", 1000.0)  # a pilot is tried
+    monkeypatch.setattr("ngvi.inference.draws.sampler.POOR", 1000.0)  # a pilot is tried
     assert not sampler.moved(draws)
     assert sampler.coordinates is own and sampler._step == step
     np.testing.assert_array_equal(sampler.run(100).z, draws.z)
@@ -199,11 +200,11 @@ class Funnel(Wide):
 def test_chains_go_through_modes_where_the_models_own_latents_are_a_funnel(is_funnel, rng):
     z = rng.standard_normal((16, 6)) * [3.0, *[1.0] * 5]
     own = Coordinates(np.zeros(6), np.diag([3.0, *[1.0] * 5]))
-    by_modes = nuts.Place(Wide([3.0, *[1.0] * 5]), None, own, z, lambda z: -z, nuts.BY_MODES)
+    by_modes = Place(Wide([3.0, *[1.0] * 5]), None, own, z, lambda z: -z, nuts.BY_MODES)
     theta = np.hstack([z[:, :1], z[:, 1:] * np.exp(z[:, :1])]) if is_funnel else z
-    place = nuts.Place((Funnel if is_funnel else Wide)(np.ones(6)), None, own, theta)
-    sampler = nuts.Sampler(place, np.zeros(16, int), rng, lambda: False, None, by_modes)
-    sampler.warm_up(nuts.NutsRequest())
+    place = Place((Funnel if is_funnel else Wide)(np.ones(6)), None, own, theta)
+    sampler = Sampler(place, np.zeros(16, int), rng, lambda: False, None, by_modes)
+    sampler.warm_up(NutsRequest())
     assert sampler.moved(sampler.run(25)) == is_funnel
     assert sampler.place is (by_modes if is_funnel else place)
 
@@ -281,9 +282,9 @@ def test_chains_jump_between_optima_as_often_as_these_have_mass(rng):
     parts = [Coordinates(mean, 1.3 * np.eye(2)) for mean in STATES]
     jumps = Jumps(np.array([0.4, 0.6]), parts)
     starts = nuts.starts_of(problem, STATES, 8, rng)
-    place = nuts.Place(problem, STATES[0], Coordinates(np.ones(2), np.eye(2)), starts.theta)
-    sampler = nuts.Sampler(place, starts.optimum, rng, lambda: False, jumps)
-    sampler.warm_up(nuts.NutsRequest())
+    place = Place(problem, STATES[0], Coordinates(np.ones(2), np.eye(2)), starts.theta)
+    sampler = Sampler(place, starts.optimum, rng, lambda: False, jumps)
+    sampler.warm_up(NutsRequest())
     x = sampler.run(500).z
     is_far = x[..., 0] > 10
     assert is_far.mean() == pytest.approx(0.3, abs=0.04)
@@ -302,9 +303,9 @@ def test_a_density_that_is_not_finite_is_said_with_its_latents(rng):
 
     problem.gradient = gradient
     theta = rng.standard_normal((8, 2)) - [0.0, 1.0]
-    place = nuts.Place(problem, STATES[0], Coordinates(np.zeros(2), np.eye(2)), theta)
-    sampler = nuts.Sampler(place, np.zeros(8, int), rng, lambda: False)
-    sampler.warm_up(nuts.NutsRequest())
+    place = Place(problem, STATES[0], Coordinates(np.zeros(2), np.eye(2)), theta)
+    sampler = Sampler(place, np.zeros(8, int), rng, lambda: False)
+    sampler.warm_up(NutsRequest())
     found = sampler.run(100)
     assert found.z[..., 1].max() < 1.5
     assert "log density was not finite, with rate" in sampler.fault(found)
@@ -355,14 +356,14 @@ def test_chains_end_when_the_exact_posterior_is_known_well_enough(ppl):
 
 @SLOW_IN_NUMPYRO
 def test_chains_end_where_more_draws_would_not_make_up_for_divergences(ppl, monkeypatch):
-    plain = nuts.Sampler.run
+    plain = Sampler.run
 
     def run(self, count):
         found = plain(self, count)
         far = found.z[..., 0] > found.z[..., 0].mean() + 2 * found.z[..., 0].std()
         return found._replace(diverged=far)
 
-    monkeypatch.setattr(nuts.Sampler, "run", run)
+    monkeypatch.setattr(Sampler, "run", run)
     with pytest.warns(UserWarning, match="draws of these chains are doubtful"):
         found = conjugate_result(ppl, shift=0.3, factor=0.9).nuts(progress_bar=False)
     assert found.verdict == "doubtful" and found.latents.shape[1] <= 100

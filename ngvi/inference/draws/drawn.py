@@ -25,6 +25,12 @@ import numpy as np
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
 from ngvi.inference.draws.accuracy import ENOUGH_DRAWS, Accuracy, in_models, is_by_modes, numbers
+from ngvi.inference.draws.conditions import (
+    check_density,
+    unseen,
+    why_undefined,
+    why_without_density,
+)
 from ngvi.inference.draws.nuts import BY_MODES, STATISTICS, WAY_OUT, NutsResult, run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE
 from ngvi.inference.draws.proposals import (
@@ -36,11 +42,10 @@ from ngvi.inference.draws.proposals import (
     proposal_for,
 )
 from ngvi.inference.options import LEVELS
-from ngvi.inference.prices import FEW_DRAWS, num_affordable, say_price
-from ngvi.inference.problem import Objective, Problem
+from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable, say_price
+from ngvi.inference.problem import Problem
 from ngvi.inference.saved.schema import printable
 from ngvi.inference.tells import TellsWhatItHas
-from ngvi.inference.verdict.outcome import APPROXIMATE
 
 #: Draws of those that are corrected, at first and where these are not accurate.
 FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
@@ -52,8 +57,6 @@ HOPELESS = 0.005
 #: draws and as much warm-up, of 60 steps each. Seconds that draws may take, those by weights as
 #: long as the fit, and those of chains so many times as long.
 USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000, 10.0, 10.0
-#: Seconds until chains begin: their program is compiled.
-TO_BEGIN = 3.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -275,7 +278,7 @@ class _Maker:
         is_large, is_hopeless = self.result.dim > MAX_LATENTS, pilot.share < HOPELESS
         needed = (ROUNDS * NUM_DRAWS + FIRST_DRAWS) * self.result.cost.prices.draw
         most = min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
-        is_long = needed > min(most, TO_BEGIN + seconds_of_chains(self.result))
+        is_long = needed > min(most, FREE + seconds_of_chains(self.result))
         is_vain = is_large or is_hopeless or is_long or bool(best.accuracy.fault)
         if asked == AUTO and is_vain:
             return best
@@ -348,69 +351,3 @@ def chosen(held: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return which of the draws that are held to take, each as often as the others but for one."""
     rounds = [rng.permutation(held) for _ in range(-(-count // held))]
     return np.concatenate(rounds)[:count]
-
-
-def check_may_draw(asked: str, problem: Problem, is_alone: bool, has_batches: bool) -> None:
-    """Refuse, before a fit, a method that cannot make its draws.
-
-    :param asked: who is to make them.
-    :param is_alone: whether the guide is a ``NaturalGaussianGuide``.
-    :raises ValueError: with the reason.
-    """
-    why = "the rows come in batches" if has_batches else of_objective(problem.objective)
-    if not why and not is_alone:
-        why = "the guide is not a NaturalGaussianGuide"
-    if not why and asked == NUTS and problem.space.has_model_parameters:
-        names = ", ".join(map(repr, problem.space.model_parameters(problem.space.initial)))
-        why = f"the model has parameters of its own, {names}, which have no prior"
-    if why and asked in (CORRECTED, NUTS):
-        raise ValueError(f"draws={asked!r} is not possible: {why}. Leave it out.")
-
-
-def check_density(result: Any, problem: Problem, who: str, way_out: str) -> None:
-    """Refuse a posterior without importance weights.
-
-    :param who: needs them, in words.
-    """
-    if why := why_without_density(result, problem):
-        raise ValueError(
-            f"{who} needs the importance weights of a NaturalGaussianGuide, and here {why}. "
-            f"{way_out}"
-        )
-
-
-def why_undefined(result: Any, problem: Problem) -> str:
-    """Say why draws have no importance weights of all data, if so."""
-    known = vars(result).get("diagnostics")
-    if known is not None and not known.num_draws:  # of rows of which it holds a part only
-        return known.accuracy.fault
-    return of_objective(problem.objective)
-
-
-def of_objective(objective: Objective) -> str:
-    """Say why an objective has no density of all data, if so."""
-    if getattr(objective, "guide_is_enumerated", False):  # in Pyro
-        return "the guide has enumerated sites, whose draws have no single weight"
-    of_plate = objective.rows and f" (of plate '{objective.rows.plate}')"
-    words = f"the model sees minibatches{of_plate or ''}, whose density is not that of all data"
-    return words if objective.is_subsampled else ""
-
-
-def why_without_density(result: Any, problem: Problem) -> str:
-    """Say why the density of all data is not at hand, if so."""
-    if [part is result.guide for part in result._gaussians()] != [True]:
-        return f"the guide ({type(result.guide).__name__}) is not a NaturalGaussianGuide"
-    return why_undefined(result, problem)
-
-
-def unseen(result: Any) -> str:
-    """Say of what importance weights see nothing, if so."""
-    said, share = [], sum(one.weight for one in result.optima[1:])
-    if result.verdict == APPROXIMATE:
-        said.append(result.change.in_words())
-    if share >= 1.0 - LEVELS.confidence:
-        said.append(
-            f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds, and "
-            "limits are for this one alone"
-        )
-    return "; ".join(said)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,18 +25,15 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ngvi._lock import Cached
-from ngvi.errors import check_count, check_flag, is_number
 from ngvi.inference.draws.accuracy import Accuracy, flat, in_models, is_by_modes, numbers
 from ngvi.inference.draws.chains import effective_draws, r_hat
-from ngvi.inference.draws.coordinates import MAX_DENSE, WORTH, Coordinates
+from ngvi.inference.draws.coordinates import MAX_DENSE, Coordinates
 from ngvi.inference.draws.jumps import Jumps
 from ngvi.inference.draws.proposals import Proposal, Weighed, proposal_for
-from ngvi.inference.draws.trajectories import StepSize, Trajectories, rectangle
+from ngvi.inference.draws.sampler import ROUND, NutsRequest, Place, Sampler
 from ngvi.inference.estimate import State
-from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.tells import TellsWhatItHas, door_with_options_of
-from ngvi.latents.layout import name_of
 
 #: Draws of each optimum that chains begin at, by their weights.
 NUM_DRAWS = 1000
@@ -44,22 +41,11 @@ NUM_DRAWS = 1000
 HEAVY = 0.01
 #: Nats below the best bound from which an optimum gets no chain.
 FAR_BELOW = 10.0
-#: Transitions of the warm-up's windows, of the first round, and draws of a chain at most.
-WINDOWS, ROUND, MOST_DRAWS = (10, 15, 25, 50, 100, 200), 25, 800
-#: Acceptance that the step size aims at. Where transitions diverge it goes half of the way to one,
-#: as long as it is at most the second number.
-ACCEPT_PROB, MOST_ACCEPT_PROB = 0.8, 0.95
-#: Part of a window's transitions that may diverge without smaller steps.
-DIVERGENT_PART = 2e-3
-#: Effective draws per draw, times how much shorter steps would be, below which chains try other
-#: coordinates, once each has as many draws: of fewer, chains that hardly move count as if each had
-#: been everywhere.
-POOR, FEWEST_TO_TRY = 0.2, 100
+#: Draws of a chain at most.
+MOST_DRAWS = 800
 #: Gradients of the model's density that take as long as one through conditional modes: Newton's
 #: method takes four to ten steps, each a gradient and products with the Hessian.
 BY_MODES = 8.0
-#: Part of the transitions that may meet a density that is not finite.
-NOT_FINITE_PART = 0.01
 #: Statistics of transitions by ArviZ's names, each with numpy's kinds of its numbers.
 STATISTICS = {"diverging": "b", "energy": "f", "n_steps": "iu", "acceptance_rate": "f"}
 #: For a model without a density of all data.
@@ -78,42 +64,6 @@ class WhitenedDensity(NamedTuple):
     log_density: Callable[[Any], Any]
     #: Map ``z`` to the model's sites, constrained, with an axis of draws for shape ``(N, d)``.
     constrain: Callable[[Any], dict[str, Any]]
-
-
-class NutsRequest(NamedTuple):
-    """Arguments of ``nuts``."""
-
-    num_samples: int | None = None
-    num_warmup: int | None = None
-    num_chains: int = 32
-    target_accept_prob: float | None = None
-    progress_bar: bool = False
-
-    def checked(self) -> NutsRequest:
-        """Check the arguments.
-
-        :raises ValueError: for one that cannot be.
-        """
-        if self.num_samples is not None:
-            check_count(self.num_samples, "num_samples", 4)
-        check_count(self.num_chains, "num_chains")
-        check_flag(self.progress_bar, "progress_bar")
-        if self.num_warmup is not None:
-            check_count(self.num_warmup, "num_warmup", 0)
-        accepted = self.target_accept_prob
-        if accepted is not None and not is_number(accepted, lambda value: 0 < value < 1):
-            raise ValueError(
-                f"target_accept_prob must be a number between 0 and 1, got {accepted!r}."
-            )
-        return self
-
-    def windows(self) -> Iterator[int]:
-        """Yield the lengths of the warm-up's windows."""
-        left = math.inf if self.num_warmup is None else self.num_warmup
-        for length in WINDOWS:
-            if left > 0:
-                yield int(min(length, left))
-                left -= length
 
 
 class Beginnings(NamedTuple):
@@ -155,179 +105,6 @@ def starts_of(
         parts = [Coordinates.of_fit(problem, states[i]) for i in heavy]
         jumps = Jumps(weights[heavy] / weights[heavy].sum(), parts)
     return Beginnings(theta, optimum, jumps)
-
-
-def _as_they_are(latents: np.ndarray) -> np.ndarray:
-    return latents
-
-
-class Place(NamedTuple):
-    """Latents in which chains run."""
-
-    problem: Problem
-    state: State
-    coordinates: Coordinates
-    theta: np.ndarray  #: Where chains begin, shape ``(chains, d)``.
-    to_own: Callable[[np.ndarray], np.ndarray] = _as_they_are  #: Map to the model's own latents.
-    price: float = 1.0  #: Gradients of the model's density that take as long as one here.
-
-
-class Sampler:
-    """Chains of one density; see the module.
-
-    :param optimum: index of each chain's optimum.
-    :param is_over: whether there is to be no further evaluation.
-    :param jumps: between optima.
-    :param other: where draws may be worth more.
-    :ivar lost: latent vectors at which the density was not finite, after the warm-up.
-    """
-
-    def __init__(
-        self,
-        place: Place,
-        optimum: np.ndarray,
-        rng: np.random.Generator,
-        is_over: Callable[[], bool],
-        jumps: Jumps | None = None,
-        other: Place | None = None,
-    ) -> None:
-        self.lost: list[np.ndarray] = []
-        self._optimum, self._rng, self._is_over, self._jumps = optimum, rng, is_over, jumps
-        self._other, self._ways = other, [self._elsewhere] if other else []
-        if place.coordinates.scale.ndim > 1:
-            self._ways.append(self._scaled)
-        self._request, self._accepted = NutsRequest(), ACCEPT_PROB
-        self._begin(place)
-
-    def _begin(self, place: Place) -> None:
-        self.place, self.coordinates, self._theta = place, place.coordinates, place.theta
-        self._step, self._chains = len(place.theta.T) ** -0.25, None
-
-    def warm_up(self, request: NutsRequest) -> None:
-        """Adapt step size and coordinates."""
-        self._accepted, self._request = request.target_accept_prob or ACCEPT_PROB, request
-        for length in request.windows():
-            draws = self._window(length)
-            before, begin = self.coordinates, draws.z.shape[1] // 3  # where it had not settled
-            z, slopes = draws.z[:, begin:].copy(), draws.gradient[:, begin:]
-            for one in np.unique(self._optimum):
-                own = self._optimum == one
-                z[own] -= z[own].mean((0, 1))
-            self.coordinates, longer = before.adapted(z, slopes)
-            self._step *= longer
-            if _is_spoilt(draws) and request.target_accept_prob is None:
-                if self._accepted < MOST_ACCEPT_PROB:
-                    self._accepted = 0.5 * (1.0 + self._accepted)
-                    continue
-            if self.coordinates is before or self._is_over():
-                return
-
-    def _window(self, length: int) -> Any:
-        chains, step = self._new(None), StepSize(self._step, self._accepted, len(self._theta))
-        chains.run(length, lambda: step.adapted(chains) and self._is_over())
-        draws = rectangle(chains.draws)
-        self._step, self._theta = step.best, self.coordinates.theta(draws.z[:, -1])
-        return draws
-
-    def moved(self, found: Any) -> bool:
-        """Tell whether the chains have begun anew where a gradient is worth more.
-
-        :param found: all draws after the warm-up, as :meth:`run` returns them.
-        """
-        before = vars(self).copy()
-        if not (self._ways and self._ways[0](found)):
-            return False
-        del self._ways[0]  # also if all else is taken back
-        self._chains = None
-        pilot, is_better = self.run(ROUND), _is_spoilt(found)
-        if _is_spoilt(pilot) == is_better:
-            price = self.place.price / before["place"].price
-            is_better = _worth(pilot) > WORTH * price * _worth(found)
-        is_better = is_better and not self._is_over()
-        if not is_better:
-            vars(self).update(before)
-        return is_better
-
-    def _elsewhere(self, found: Any) -> bool:
-        """Go to the other latents, where draws are worth little."""
-        if _num_effective(found) > POOR * found.steps.size and not _is_spoilt(found):
-            return False
-        self._begin(self._other)
-        self.warm_up(self._request)
-        return True
-
-    def _scaled(self, found: Any) -> bool:
-        """Go to scaled latents, where draws are worth little: a funnel runs along these."""
-        if found.steps.shape[1] < FEWEST_TO_TRY:
-            return False
-        z = self.coordinates.z(found.z.reshape(-1, found.z.shape[-1]))
-        coordinates, longer = self.coordinates.of_scales(z - z.mean(0), found.gradient)
-        if _num_effective(found) > POOR * min(longer, 1.0) * found.steps.size:
-            return False
-        self.coordinates, self._step = coordinates, self._step * longer
-        self._theta = found.z[:, -1]
-        self._window(ROUND)
-        return True
-
-    def run(self, count: int) -> Any:
-        """Go on until each chain has as many draws after the warm-up; return all of them."""
-        if self._chains is None:
-            self.lost.clear()
-            self._chains = self._new(self._jumps)
-        self._chains.run(count, self._is_over)
-        found = rectangle(self._chains.draws, count)
-        return found._replace(z=self.coordinates.theta(found.z))
-
-    def _new(self, jumps: Jumps | None) -> Trajectories:
-        own = self.coordinates
-        jumps = jumps and jumps.within(own)
-        return Trajectories(self._density, own.z(self._theta), self._step, self._rng, jumps)
-
-    def _density(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        theta = self.coordinates.theta(z)
-        values, gradients = self.place.problem.objective.gradient(self.place.state, theta)
-        self.lost.extend(theta[~np.isfinite(values)])
-        return values, self.coordinates.slope(gradients)
-
-    def is_in_vain(self, accuracy: Accuracy, draws: dict, diverged: np.ndarray) -> bool:
-        """Tell whether draws are doubtful for transitions that have diverged, however many go on.
-
-        :param draws: of each site, of which ``accuracy`` is.
-        """
-        if not diverged.any():
-            return False
-        noise = Accuracy.of_chains(draws, np.zeros_like(diverged))
-        most = noise.limits + LEVELS.negligible
-        return noise.is_accurate and bool((accuracy.limits > most).any())
-
-    def fault(self, found: Any) -> str:
-        """Say where the density was not finite, if that has ended too many transitions."""
-        count = int((~found.is_finite).sum())
-        if count <= NOT_FINITE_PART * found.is_finite.size:
-            return ""
-        rows = found.z.reshape(-1, found.z.shape[-1])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            apart = np.median(abs(np.stack(self.lost) - rows.mean(0)) / rows.std(0), 0)
-        order = np.argsort(-np.nan_to_num(apart), kind="stable")[:3]
-        names = [name_of(int(i), self.place.problem.space.sites) for i in order]
-        return (
-            f"in {count:,} of {found.is_finite.size:,} transitions the log density was not finite, "
-            f"with {', '.join(dict.fromkeys(names))} the farthest from their means"
-        )
-
-
-def _worth(draws: Any) -> float:
-    """Return effective draws per gradient."""
-    return _num_effective(draws) / draws.steps.sum()
-
-
-def _num_effective(draws: Any) -> float:
-    return float(effective_draws(draws.z).min())
-
-
-def _is_spoilt(draws: Any) -> bool:
-    """Return whether more transitions have diverged than smaller steps would not mend."""
-    return draws.diverged.mean() > DIVERGENT_PART
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
