@@ -14,8 +14,7 @@ from ngvi._lock import Cached
 from ngvi.errors import check_count, check_flag
 from ngvi.inference.arguments import AUTO, GAUSSIAN, WHO, ModelCall, check_predictive, check_word
 from ngvi.inference.draws import drawn
-from ngvi.inference.draws.nuts import NutsResult, WhitenedDensity
-from ngvi.inference.draws.sampler import NutsRequest
+from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.hooks import GROUPS, NUTS, PREDICTIVE, SAMPLE
 from ngvi.inference.new_groups import Asked, guide_for_groups
 from ngvi.inference.prices import say_price

@@ -225,12 +225,13 @@ def _places(result: Any, problem: Problem, state: State, starts: Beginnings) -> 
     """Return where chains begin, and where else they may run.
 
     Locals by their conditional modes have a search in each gradient. So chains begin in the model's
-    own latents, as long as these have a matrix of scales and no chain jumps.
+    own latents, if data and parameters are those of the model, scales have a matrix, and no chain
+    jumps.
     """
     own, to_own = Coordinates.of_fit(problem, state), partial(in_models, result)
     place = Place(problem, state, own, starts.theta, to_own)
-    is_other = is_by_modes(result) and result.change is None and starts.jumps is None
-    if not is_other or own.scale.ndim == 1:
+    is_own = problem.space.has_model_parameters or result.change is not None
+    if not is_by_modes(result) or is_own or starts.jumps is not None or own.scale.ndim == 1:
         return [place]
     other = result._ppl.problem_in_models(result)
     other.objective.cost = problem.objective.cost
