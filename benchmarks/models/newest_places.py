@@ -24,56 +24,6 @@ def dyestuff(ppl, batch, y):
     ppl.rows(ppl.Normal(mean[batch], sigma), y)
 
 
-def _pixels() -> tuple:
-    dog, day, pixel = columns("nlme", "Pixel", "Dog", "day", "pixel")
-    return codes(dog), day, pixel
-
-
-@newest("raw_scale", _pixels)
-def pixels(ppl, dog, day, y):
-    """Starts and slopes of ten dogs, a curve of days, about 1,050."""
-    beta = ppl.normals("beta", 3, 1000.0)
-    tau = ppl.sample("tau", ppl.HalfNormal(50.0).expand([2]).to_event(1))
-    sigma = ppl.sample("sigma", ppl.HalfNormal(50.0))
-    with ppl.plate("dogs", 10):
-        effect = ppl.sample("effect", ppl.Normal(0.0, tau).to_event(1))
-    mean = beta[0] + effect[dog, 0] + (beta[1] + effect[dog, 1]) * day + beta[2] * day**2
-    ppl.rows(ppl.Normal(mean, sigma), y)
-
-
-def _teeth() -> tuple:
-    subject, sex, age, distance = columns("nlme", "Orthodont", "Subject", "Sex", "age", "distance")
-    return codes(subject), sex, age, distance
-
-
-@newest("groups", _teeth)
-def teeth(ppl, child, sex, age, y):
-    """Distances between teeth of 27 children by age."""
-    beta = ppl.normals("beta", 3, 20.0)
-    tau, sigma = ppl.draws(tau=ppl.HalfCauchy(5.0), sigma=ppl.HalfCauchy(5.0))
-    with ppl.plate("children", 27):
-        effect = ppl.sample("effect", ppl.Normal(0.0, tau))
-    ppl.rows(ppl.StudentT(5.0, beta[0] + effect[child] + beta[1] * sex + beta[2] * age, sigma), y)
-
-
-def _oats() -> tuple:
-    block, variety, dose, amount = columns("nlme", "Oats", "Block", "Variety", "nitro", "yield")
-    return codes(block), codes(variety), dose, amount
-
-
-@newest("groups", _oats)
-def oats(ppl, block, variety, dose, y):
-    """Plots within six blocks."""
-    beta = ppl.normals("beta", 2, 100.0)
-    scales = ppl.sample("scales", ppl.HalfNormal(30.0).expand([3]).to_event(1))
-    with ppl.plate("blocks", 6):
-        outer = ppl.sample("outer", ppl.Normal(0.0, scales[0]))
-    with ppl.plate("plots", 18):
-        inner = ppl.sample("inner", ppl.Normal(0.0, scales[1]))
-    mean = beta[0] + beta[1] * dose + outer[block] + inner[3 * block + variety]
-    ppl.rows(ppl.Normal(mean, scales[2]), y)
-
-
 def _claims() -> tuple:
     district, group, age, holders, claims = columns(
         "MASS", "Insurance", "District", "Group", "Age", "Holders", "Claims"
@@ -171,23 +121,6 @@ def parabola(ppl, X, y):
     beta = ppl.sample("beta", ppl.Normal(0.0, ppl.array([1e5, 1e2, 1.0])).to_event(1))
     sigma = ppl.sample("sigma", ppl.HalfNormal(5.0))
     ppl.rows(ppl.Normal(X @ beta, sigma), y)
-
-
-@newest("single", lambda: (np.random.default_rng(907).poisson(3e6, 60).astype(float),))
-def millions(ppl, y):
-    """Counts of three millions each, by a walk of their rate."""
-    level = ppl.sample("level", ppl.Normal(15.0, 1.0))
-    trend = ppl.sample("trend", ppl.Normal(0.0, 1e-3))
-    ppl.rows(ppl.Poisson(ppl.exp(level + trend * ppl.array(np.arange(60.0)))), y)
-
-
-@newest("ends", lambda: (np.array([4.1, 7.2, 1.3, 9.4, 6.0, 8.8, 3.9]),))
-def last_train(ppl, y):
-    """Waits up to an unknown longest, which is longer than any seen."""
-    end = ppl.sample("end", ppl.LogNormal(2.0, 1.0))
-    inside = end > y.max()
-    safe = ppl.where(inside, end, ppl.ones_like(end))
-    ppl.factor("y", ppl.where(inside, -7 * ppl.log(safe), ppl.full_like(end, -np.inf)))
 
 
 def _floods() -> tuple:

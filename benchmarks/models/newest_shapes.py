@@ -1,4 +1,4 @@
-"""Regressions, kinks, jumps, many latents, minibatches, networks, mixtures."""
+"""Regressions, kinks, jumps, many latents, minibatches, mixtures."""
 
 import numpy as np
 
@@ -211,32 +211,6 @@ def clinics(ppl, group, x, y, batch=None):
     with ppl.plate("rows", len(y), subsample_size=batch) as rows:
         mean = ppl.exp(beta[0] + effect[group[rows]] + beta[1] * x[rows])
         ppl.sample("y", ppl.GammaPoisson(shape, shape / mean), obs=y[rows])
-
-
-def _pressure() -> tuple:
-    x, y = columns("datasets", "pressure", "temperature", "pressure")
-    return standard(x), standard(np.log(y))
-
-
-@newest("networks", _pressure)
-def two_units(ppl, x, y):
-    """Two units with tanh."""
-    first, bias, second = (ppl.normals(name, 2) for name in ("first", "bias", "second"))
-    sigma = ppl.sample("sigma", ppl.HalfNormal(0.5))
-    ppl.rows(ppl.Normal(ppl.tanh(x[:, None] * first + bias) @ second, sigma), y)
-
-
-def _loudness() -> tuple:
-    x = np.linspace(-2, 2, 30)
-    return x, np.sin(2 * x) + 0.2 * np.random.default_rng(919).normal(size=30)
-
-
-@newest("networks", _loudness)
-def rectified(ppl, x, y):
-    """Four rectified units."""
-    first, bias, second = (ppl.normals(name, 4) for name in ("first", "bias", "second"))
-    sigma = ppl.sample("sigma", ppl.HalfNormal(0.5))
-    ppl.rows(ppl.Normal((x[:, None] * first + bias).clip(0.0) @ second, sigma), y)
 
 
 @newest("mixtures", lambda: tuple(columns("datasets", "precip", "dat")))
