@@ -62,10 +62,11 @@ ASKED = {"many": {"family": "diagonal"}, "integrals": {"curvature": "quadrature"
 
 def measured(entry: Entry, target: Target, mechanism: str, ppl: str, seed: int) -> dict[str, Any]:
     """The row of one fit without a mechanism, or with all for the empty name."""
-    options: dict[str, Any] = {"options": FitOptions(**{mechanism: False})} if mechanism else {}
+    options: dict[str, Any] = dict(ASKED.get(entry.group, {}))
     if mechanism == "curvature":  # whose other choices have no chains
-        options = {"curvature": "hessian"}
-    options |= ASKED.get(entry.group, {})
+        options["curvature"] = "hessian"
+    elif mechanism:
+        options["options"] = FitOptions(**{mechanism: False})
     row: dict[str, Any] = dict(zip(KEYS, (mechanism, entry.name, ppl, seed), strict=True))
     row |= dict.fromkeys(("verdict", "claimed", "error", "bound", "gradients", "CPU s", "said"), "")
     dtype, begin = "float32" if entry.group == SINGLE else "float64", time.process_time()
