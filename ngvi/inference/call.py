@@ -308,16 +308,14 @@ class FitCall:
         self, ready: Ready, problem: Problem, state: State | None
     ) -> tuple[Ready, Outcome, Problem]:
         """Return the guide that is kept, its outcome and its problem."""
-        first, found, outcome = ready, None, None
-        if self.has_loops and self.reparametrize == "auto" and may_gain(ready, "auto"):
-            outcome = self.optimise(problem, state)  # where modes are expensive, it goes first
-        if outcome is not None and (outcome.converged or outcome.ending is not None):
-            outcome.by_modes = NOT_TRIED
-        else:
+        first, found = ready, None
+        is_slow = self.has_loops and self.reparametrize == "auto" and may_gain(ready, "auto")
+        if not is_slow:
             found = self.by_modes(ready)
             if found is not None and found.is_enough:
                 return found.ready, found.outcome, found.ready.problem
-        outcome = outcome or self.optimise(problem, state)
+        outcome = self.optimise(problem, state)
+        outcome.by_modes = NOT_TRIED if is_slow else outcome.by_modes
         if self.is_mixed:
             ready, outcome = self.mixed(ready, outcome)
         else:
