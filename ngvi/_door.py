@@ -69,7 +69,6 @@ ELSEWHERE = {
         "result.summary()": "mean sd std stddev median quantile quantiles hdi to_dataframe",
         "result.bound": "elbo lower_bound",
         "result.log_evidence": "evidence marginal_likelihood log_marginal_likelihood",
-        "result.family.name": "family_name",
         "result.losses": "loss history elbos",
         "len(result.trace)": "num_steps steps",
         "result.converged": "success certified",
@@ -79,6 +78,11 @@ ELSEWHERE = {
         "result.to_arviz()": "to_inference_data idata inference_data plot_trace plot_posterior",
     },
     "SVI": {"pyro.set_rng_seed(0) before it": "rng_key seed key"},
+    "NaturalGaussianGuide": {
+        "Predictive(model, guide=guide, ...), or fit(model, ...).sample(1000)": (
+            "sample samples draws get_samples sample_posterior"
+        ),
+    },
     "FitResult.summary": {"prob=; it is a table of all draws": "num_draws"},
     "Diagnostics": {
         "pareto_k": "khat k_hat k pareto_k_error",

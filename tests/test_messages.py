@@ -243,6 +243,8 @@ MISTAKES = {
     ),
     "fit(ppl, of_other_ppl(ppl))": "is one of (pyro|numpyro), and this is .*import (num)?pyro_ngvi",
     "fit(ppl, generator)": "model generator ran|no latent variables.*without a sample statement",
+    "ppl.guide(model).get_samples()": "write Predictive.*or fit",
+    "package.fit_density(lambda a, b: -a * b, 2)": "log_density must take one vector, as lambda",
     "result.diagnose(0)": "FitResult has no attribute 'diagnose': write result.diagnostics",
     "result.with_draws('yes')": "draws must be one of 'auto', 'gaussian', 'corrected', 'nuts', got",
     "fit(ppl, draws=True)": "draws must be one of 'auto', .*, got True",

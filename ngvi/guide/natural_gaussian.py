@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from ngvi._door import written_here
 from ngvi.errors import check_finite, check_model
 from ngvi.families.mixture import Mixture
 from ngvi.families.steps import has_parts
@@ -142,6 +143,14 @@ class NaturalGaussianGuide:
             support = trace[name]["fn"].support
             self._supports[name] = self._minibatch_type.one_support(support, axes, name)
         return local
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if meant := written_here("NaturalGaussianGuide", name):
+                raise AttributeError(f"A guide has no attribute {name!r}: write {meant}.")
+            of_others = getattr(super(), "__getattr__", self.__getattribute__)  # torch's modules
+            return of_others(name)
 
     def again(self, model: Any, **options: Any) -> Any:
         """Make a guide of another model with the same latents, of the same kind and family."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +20,19 @@ class DensityModel:
     :param log_density: a function from a real vector, shape ``(dim,)``, to its log density up to a
         constant, a scalar; differentiable by the library.
     :param dim: the number of latents.
-    :raises TypeError: if ``log_density`` is not a function.
+    :raises TypeError: if ``log_density`` is not a function of one argument.
     :raises ValueError: if it does not return a scalar, and as ``fit``.
     """
 
     def __init__(self, log_density: Callable, dim: int, ppl: str) -> None:
         example = "lambda theta: -0.5 * (theta**2).sum()"
         check_function(log_density, "log_density", example, not hasattr(log_density, "log_prob"))
+        try:
+            inspect.signature(log_density).bind(None)
+        except TypeError:
+            raise TypeError(f"log_density must take one vector, as {example} does.") from None
+        except ValueError:  # a function of C
+            pass
         self.log_density, self.dim, self.ppl = log_density, check_count(dim, "dim"), ppl
 
     def __call__(self) -> Any:
