@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,15 @@ MOST_STEPS = 16
 
 #: The signature and words of another function; its type would be that of no method.
 described_as: Any = functools.wraps
+
+
+class Optimiser(Protocol):
+    """An optax transformation or a NumPyro optimiser."""
+
+    @property
+    def init(self) -> Callable: ...
+    @property
+    def update(self) -> Callable: ...
 
 
 class SVI(numpyro.infer.SVI):
@@ -64,7 +73,7 @@ class SVI(numpyro.infer.SVI):
         self,
         model: Callable,
         guide: Callable,
-        optim: Any,
+        optim: Optimiser,
         loss: numpyro.infer.ELBO,
         *,
         rng_key: jax.Array | None = None,
