@@ -197,19 +197,22 @@ class Funnel(Wide):
 
 
 @pytest.mark.parametrize("is_funnel", [False, True])
-def test_chains_go_through_modes_where_the_models_own_latents_are_a_funnel(is_funnel, rng):
+def test_chains_go_through_modes_where_the_models_own_latents_are_a_funnel(
+    is_funnel, rng, monkeypatch
+):
+    monkeypatch.setattr("ngvi.inference.draws.trajectories.MAX_DEPTH", 5)  # a funnel takes long
     z = rng.standard_normal((16, 6)) * [3.0, *[1.0] * 5]
     own = Coordinates(np.zeros(6), np.diag([3.0, *[1.0] * 5]))
     by_modes = Place(Wide([3.0, *[1.0] * 5]), None, own, z, lambda z: -z, nuts.BY_MODES)
     theta = np.hstack([z[:, :1], z[:, 1:] * np.exp(z[:, :1])]) if is_funnel else z
     place = Place((Funnel if is_funnel else Wide)(np.ones(6)), None, own, theta)
     sampler = Sampler(place, np.zeros(16, int), rng, lambda: False, None, by_modes)
-    sampler.warm_up(NutsRequest())
+    sampler.warm_up(NutsRequest(num_warmup=25))
     assert sampler.moved(sampler.run(25)) == is_funnel
     assert sampler.place is (by_modes if is_funnel else place)
 
 
-@SLOW_IN_NUMPYRO
+@pytest.mark.slow
 def test_chains_of_locals_by_their_modes_are_of_the_same_posterior(ppl):
     def model(y):
         scale = ppl.sample("scale", ppl.dist.HalfNormal(ppl.array(2.0)))
