@@ -115,7 +115,7 @@ CONSTANTS = {
     "ngvi.inference.draws.coordinates.WORTH": "where a change is worth its steps",
     "ngvi.inference.draws.sampler.ACCEPT_PROB": "of Stan",
     "ngvi.inference.draws.sampler.DIVERGENT_PART": "where steps are too long",
-    "ngvi.inference.draws.nuts.BY_MODES": "what Newton's method takes",
+    "ngvi.inference.draws.sampler.BY_MODES": "what Newton's method takes",
     "ngvi.inference.draws.nuts.FAR_BELOW": "nats that are no part of a posterior",
     "ngvi.inference.draws.nuts.HEAVY": "where a jump is worth its gradient",
     "ngvi.inference.draws.nuts.MOST_DRAWS": "of a chain, 25,600 in all",

@@ -6,7 +6,8 @@ stage starts where the one before ended, with more draws if theirs were too few.
 
 - The first stage has few draws and a broad start. Its steps are natural gradients within a trust
   region in ``KL(q_new || q_old)``, tenfold after a step at whose end the bound still rises, a
-  quarter of the step's length after one that lost.
+  quarter of the step's length after one that lost. Where the bound is integrated, the secant of its
+  slopes says how far the next step goes.
 - Where steps are small, pairs of steps and changes of the natural gradient correct the Fisher
   metric (:mod:`~ngvi.inference.metric`), because a bound may be much flatter than the metric says.
 - A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
@@ -53,6 +54,7 @@ class LocalSearch(Search):
         self.estimate = NO_ESTIMATE  #: Estimate at the state, over the sample.
         self.pairs: Pairs = []
         self.radius, self.step_size = LEVELS.notable, 1.0
+        self.damping = 1.0  #: Factor of a step after a step that has led too far.
         self.coarse_state: State = None
         self.flattest = 1.0  #: The least curvature that was seen, of the metric's.
         self._stops_when_coarse = False
@@ -211,7 +213,7 @@ class LocalSearch(Search):
                 return Status.MAX_STEPS
             if _is_stalled(values, gap, self.gap, options):
                 return Status.STUCK
-            step = self._metric().step(found.direction, 1.0, self.radius)
+            step = self._metric().step(found.direction, self.damping, self.radius)
             if step is None:
                 return Status.STUCK
             self.step_size = step.step_size
@@ -273,12 +275,14 @@ class LocalSearch(Search):
 
         :param ends: the slope of the bound at its end.
         """
-        space = self.problem.space
+        space, secant = self.problem.space, self._secant(step, ends)
         if ends > 0:
-            self.radius = max(self.radius, LEVELS.growth * step.length)
+            growth = min(secant**2, LEVELS.growth**3) if secant < math.inf else LEVELS.growth
+            self.radius = max(self.radius, max(growth, LEVELS.growth) * step.length)
         elif ends < -(1.0 - LEVELS.negligible) * step.slope:
             self.radius = max(0.5 * step.length, self._rounding)
         is_short = self._is_short(step, ends)
+        self.damping = 1.0 if is_short or ends > 0 else min(secant, 1.0)
         self._metric().accepted(step, self.estimate.mean, estimate.mean, is_short)
         if not is_short:
             self.pairs.clear()
@@ -289,6 +293,16 @@ class LocalSearch(Search):
             self.pairs.append((step.change, y))
             del self.pairs[: -max(self._metric().max_pairs, 1)]
         self.state, self.estimate, self._metric_here = step.state, estimate, None
+
+    def _secant(self, step: Step, ends: float) -> float:
+        """Return how much longer a step would be at whose end the bound neither rises nor falls.
+
+        :return: infinite where slopes do not say: those over draws are exact for the mean only.
+        """
+        is_exact = self.problem.objective.is_exact and not self.problem.space.has_model_parameters
+        if not (is_exact and self.options.secant_steps) or max(ends, 0.0) >= step.slope:
+            return math.inf
+        return step.slope / (step.slope - ends)
 
     def _is_short(self, step: Step, ends: float) -> bool:
         """Return whether the metric is about the same at both ends of a step."""

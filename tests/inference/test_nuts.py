@@ -203,7 +203,7 @@ def test_chains_go_through_modes_where_the_models_own_latents_are_a_funnel(
     monkeypatch.setattr("ngvi.inference.draws.trajectories.MAX_DEPTH", 5)  # a funnel takes long
     z = rng.standard_normal((16, 6)) * [3.0, *[1.0] * 5]
     own = Coordinates(np.zeros(6), np.diag([3.0, *[1.0] * 5]))
-    by_modes = Place(Wide([3.0, *[1.0] * 5]), None, own, z, lambda z: -z, nuts.BY_MODES)
+    by_modes = Place(Wide([3.0, *[1.0] * 5]), None, own, z, lambda z: -z)
     theta = np.hstack([z[:, :1], z[:, 1:] * np.exp(z[:, :1])]) if is_funnel else z
     place = Place((Funnel if is_funnel else Wide)(np.ones(6)), None, own, theta)
     sampler = Sampler(place, np.zeros(16, int), rng, lambda: False, None, by_modes)

@@ -31,7 +31,7 @@ from ngvi.inference.draws.conditions import (
     why_undefined,
     why_without_density,
 )
-from ngvi.inference.draws.nuts import BY_MODES, STATISTICS, WAY_OUT, NutsResult, run_until
+from ngvi.inference.draws.nuts import STATISTICS, WAY_OUT, NutsResult, run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE
 from ngvi.inference.draws.proposals import (
     NUM_DRAWS,
@@ -41,6 +41,7 @@ from ngvi.inference.draws.proposals import (
     Weighed,
     proposal_for,
 )
+from ngvi.inference.draws.sampler import BY_MODES
 from ngvi.inference.options import LEVELS
 from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable, say_price
 from ngvi.inference.problem import Problem
@@ -328,7 +329,8 @@ def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
     """Return whether NUTS may go on from a result unasked."""
     if makes.why_no_density or result.change is not None or result.dim > MAX_LATENTS:
         return False
-    return seconds > 0 and not math.inf > seconds_of_chains(result) > seconds
+    needed = seconds_of_chains(result)
+    return seconds > 0 and not (seconds < needed < math.inf)
 
 
 def _by_nuts(

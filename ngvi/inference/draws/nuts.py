@@ -43,9 +43,6 @@ HEAVY = 0.01
 FAR_BELOW = 10.0
 #: Draws of a chain at most.
 MOST_DRAWS = 800
-#: Gradients of the model's density that take as long as one through conditional modes: Newton's
-#: method takes four to ten steps, each a gradient and products with the Hessian.
-BY_MODES = 8.0
 #: Statistics of transitions by ArviZ's names, each with numpy's kinds of its numbers.
 STATISTICS = {"diverging": "b", "energy": "f", "n_steps": "iu", "acceptance_rate": "f"}
 #: For a model without a density of all data.
@@ -85,10 +82,10 @@ def starts_of(
     """Choose where chains begin.
 
     :param states: of the optima, the best first.
-    :param known: draws of a single optimum.
+    :param known: draws of a single optimum, which serve if they are worth a start for each chain.
     :raises ValueError: if the log density is finite at no draw.
     """
-    if known is not None and len(states) == 1:
+    if known is not None and len(states) == 1 and known.effective >= num_chains:
         return Beginnings(known.resampled(num_chains, rng), np.zeros(num_chains, int))
     how = NUM_DRAWS, rng
     pilots = [Proposal(problem, state).weighed(*how) for state in states]
@@ -236,7 +233,7 @@ def _places(result: Any, problem: Problem, state: State, starts: Beginnings) -> 
     other = result._ppl.problem_in_models(result)
     other.objective.cost = problem.objective.cost
     secants = Coordinates.of_fit(problem, state, to_own), to_own(starts.theta)
-    return [Place(other, other.space.initial, *secants), place._replace(price=BY_MODES)]
+    return [Place(other, other.space.initial, *secants), place]
 
 
 def draws_at(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:

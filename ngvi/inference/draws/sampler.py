@@ -30,6 +30,9 @@ DIVERGENT_PART = 2e-3
 #: coordinates, once each has as many draws: of fewer, chains that hardly move count as if each had
 #: been everywhere.
 POOR, FEWEST_TO_TRY = 0.2, 100
+#: Gradients of the model's density that take as long as one through conditional modes: Newton's
+#: method takes four to ten steps, each a gradient and products with the Hessian.
+BY_MODES = 8.0
 #: Part of the transitions that may meet a density that is not finite.
 NOT_FINITE_PART = 0.01
 
@@ -82,7 +85,6 @@ class Place(NamedTuple):
     coordinates: Coordinates
     theta: np.ndarray  #: Where chains begin, shape ``(chains, d)``.
     to_own: Callable[[np.ndarray], np.ndarray] = _as_they_are  #: Map to the model's own latents.
-    price: float = 1.0  #: Gradients of the model's density that take as long as one here.
 
 
 class Sampler:
@@ -91,7 +93,7 @@ class Sampler:
     :param optimum: index of each chain's optimum.
     :param is_over: whether there is to be no further evaluation.
     :param jumps: between optima.
-    :param other: where draws may be worth more.
+    :param other: through conditional modes, where draws may be worth more.
     :ivar lost: latent vectors at which the density was not finite, after the warm-up.
     """
 
@@ -154,7 +156,7 @@ class Sampler:
         self._chains = None
         pilot, is_better = self.run(ROUND), _is_spoilt(found)
         if _is_spoilt(pilot) == is_better:
-            price = self.place.price / before["place"].price
+            price = 1.0 if self.place is before["place"] else BY_MODES
             is_better = _worth(pilot) > WORTH * price * _worth(found)
         is_better = is_better and not self._is_over()
         if not is_better:
