@@ -159,13 +159,13 @@ class FitResult(Fitted):
     ) -> NutsResult:
         """Continue with NUTS, in the coordinates of the fitted Gaussian, until draws are accurate.
 
-        There the Gaussian is ``N(0, I)``, locals are centred at conditional modes if the fit did
-        so, and chains start from corrected draws, divided among the optima in proportion to their
-        evidence. With up to 1,000 latents, chains jump between several optima: a draw of their
-        Gaussians is proposed in a Metropolis-Hastings step, for one more gradient per transition.
-        All chains are evaluated at once, so many cost little more than a few. If the Gaussian is
-        good, ten transitions are all the warm-up, and an effective draw costs a few gradients.
-        The model's parameters stay as fitted, and enumerated latents are summed out::
+        There the Gaussian is ``N(0, I)``. Locals that the fit centres at conditional modes are the
+        model's own, unless these form a funnel. Chains start from corrected draws, divided among
+        the optima in proportion to their evidence. With up to 1,000 latents, chains jump between
+        several optima: a draw of their Gaussians is proposed in a Metropolis-Hastings step, for one
+        more gradient per transition. All chains are evaluated at once, so many cost little more
+        than a few. If the Gaussian is good, the warm-up takes ten transitions. The model's
+        parameters stay as fitted, and enumerated latents are summed out::
 
             nuts = result.nuts()
             nuts.draws["mu"]  # of shape (chains, draws, ...)

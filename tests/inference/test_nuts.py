@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from ngvi.inference.draws import chains, nuts
-from ngvi.inference.draws.accuracy import Accuracy
+from ngvi.inference.draws.accuracy import Accuracy, in_models
 from ngvi.inference.draws.coordinates import Coordinates
 from ngvi.inference.draws.jumps import Jumps
 from ngvi.inference.draws.sampler import NutsRequest, Place, Sampler
@@ -16,7 +16,7 @@ from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
 from tests.inference.test_draws import list_with_a_partner, two_components, two_latents
-from tests.ppl import SLOW_IN_NUMPYRO
+from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
 
 # -- chains ---------------------------------------------------------------------------
 
@@ -212,15 +212,43 @@ def test_chains_go_through_modes_where_the_models_own_latents_are_a_funnel(
     assert sampler.place is (by_modes if is_funnel else place)
 
 
-@pytest.mark.slow
-def test_chains_of_locals_by_their_modes_are_of_the_same_posterior(ppl):
-    def model(y):
+COUNTS = np.array([0.0, 2, 7, 1, 15, 4, 1, 30])
+
+
+def counts(ppl):
+    def counts(y):
         scale = ppl.sample("scale", ppl.dist.HalfNormal(ppl.array(2.0)))
         with ppl.plate("groups", len(y)):
             effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), scale))
             ppl.sample("y", ppl.dist.Poisson(ppl.np.exp(effect)), obs=y)
 
-    y = ppl.array(np.array([0.0, 2, 7, 1, 15, 4, 1, 30]))
+    return counts
+
+
+@pytest.mark.slow
+def test_both_packages_have_the_same_density_of_the_models_own_latents(rng):
+    latents, found = rng.standard_normal((5, 9)), []
+    for ppl in map(load, PPLS):
+        with ppl.float64():
+            options = {"reparametrize": True, "draws": "gaussian", "effort": "quick"}
+            fitted = ppl.fit(counts(ppl), ppl.array(COUNTS), **options)
+            theta = in_models(fitted, latents)
+            with fitted._at_end():
+                problem = fitted._ppl.problem_in_models(fitted)
+                found.append((theta, *problem.objective.gradient(problem.space.initial, theta)))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
+    effects = stats.poisson.logpmf(COUNTS, np.exp(theta[:, 1:])).sum(1)
+    effects += stats.norm.logpdf(theta[:, 1:], 0.0, np.exp(theta[:, :1])).sum(1)
+    scale = np.exp(theta[:, 0])
+    np.testing.assert_allclose(
+        found[0][1], effects + stats.halfnorm.logpdf(scale, scale=2.0) + theta[:, 0], rtol=1e-6
+    )
+
+
+@pytest.mark.slow
+def test_chains_of_locals_by_their_modes_are_of_the_same_posterior(ppl):
+    y, model = ppl.array(COUNTS), counts(ppl)
     found = [ppl.fit(model, y, reparametrize=way, draws="nuts") for way in (False, True)]
     tables, held = [one.summary() for one in found], found[1].diagnostics.chains
     limits = sum(one.diagnostics.accuracy.limits for one in found)

@@ -6,10 +6,10 @@ step size and one map to these coordinates, which short windows of the warm-up i
 (:mod:`~ngvi.inference.draws.coordinates`) until nothing changes any more: after the first window,
 where the Gaussian is good. Then the chains go on in rounds, each as long as all before, until their
 draws are accurate. Where draws turn out to be worth little, a pilot in the model's own latents,
-scaled, says whether a gradient is worth more there: a funnel runs along these. Where the fit has
-locals by their conditional modes, whose gradients search for these, chains begin without, and a
-pilot with them says the same. Between several optima chains jump
-(:mod:`~ngvi.inference.draws.jumps`).
+scaled, says whether a gradient is worth more there: a funnel runs along these. Where the fit
+centres locals at their conditional modes, chains begin in the model's own latents, whose gradients
+search for no modes, and a pilot through the modes follows where draws are worth little. Between
+several optima chains jump (:mod:`~ngvi.inference.draws.jumps`).
 """
 
 from __future__ import annotations
