@@ -39,7 +39,7 @@ class Coordinates(NamedTuple):
         cls,
         problem: Problem,
         state: State,
-        to_own: Callable[[np.ndarray], np.ndarray] = lambda latents: latents,
+        to_own: Callable[[np.ndarray], np.ndarray] = np.asarray,
     ) -> Coordinates:
         """Return those in which a Gaussian is ``N(0, I)``.
 

@@ -24,13 +24,8 @@ import numpy as np
 
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
+from ngvi.inference.draws import conditions
 from ngvi.inference.draws.accuracy import ENOUGH_DRAWS, Accuracy, in_models, is_by_modes, numbers
-from ngvi.inference.draws.conditions import (
-    check_density,
-    unseen,
-    why_undefined,
-    why_without_density,
-)
 from ngvi.inference.draws.nuts import STATISTICS, WAY_OUT, NutsResult, run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE
 from ngvi.inference.draws.proposals import (
@@ -256,14 +251,14 @@ class _Maker:
         self.result, self.problem, self.state, self.rng = result, problem, state, rng
         self.left = left
         self.weighed: Weighed | None = None  # the draws that are nearest to the posterior
-        self.why_no_weights = why_undefined(result, problem)
-        self.why_no_density = why_without_density(result, problem)
+        self.why_no_weights = conditions.why_undefined(result, problem)
+        self.why_no_density = conditions.why_without_density(result, problem)
 
     def by_weights(self, asked: str) -> Diagnostics:
         """Return the Gaussian's draws, or those that weights correct, if these are better."""
         if asked in (CORRECTED, NUTS):
             way_out = WAY_OUT if asked == NUTS else "Leave it out."
-            check_density(self.result, self.problem, f"draws={asked!r}", way_out)
+            conditions.check_density(self.result, self.problem, f"draws={asked!r}", way_out)
         if self.why_no_weights:
             return undefined(self.why_no_weights)
         most = max(FEW_DRAWS, NUMBERS_AT_ONCE // self.problem.space.noise_dim)
@@ -311,7 +306,7 @@ class _Maker:
             return Accuracy(fault=f"the guide has {len(parts)} Gaussians in it, not one")
         values = numbers(self.result, in_models(self.result, found.latents))
         of_weights = found.log_weights, found.missing, NUM_DRAWS, is_corrected
-        accuracy = Accuracy.of_weights(values, *of_weights, unseen(self.result))
+        accuracy = Accuracy.of_weights(values, *of_weights, conditions.unseen(self.result))
         rounding = self.problem.rounding(float(np.abs(found.raw[np.isfinite(found.raw)]).max()))
         if rounding > EQUAL and not accuracy.is_accurate:
             words = f"log weights are rounded by about {rounding:.1g} nats: use float64"

@@ -73,10 +73,6 @@ class NutsRequest(NamedTuple):
                 left -= length
 
 
-def _as_they_are(latents: np.ndarray) -> np.ndarray:
-    return latents
-
-
 class Place(NamedTuple):
     """Latents in which chains run."""
 
@@ -84,7 +80,7 @@ class Place(NamedTuple):
     state: State
     coordinates: Coordinates
     theta: np.ndarray  #: Where chains begin, shape ``(chains, d)``.
-    to_own: Callable[[np.ndarray], np.ndarray] = _as_they_are  #: Map to the model's own latents.
+    to_own: Callable[[np.ndarray], np.ndarray] = np.asarray  #: Map to the model's own latents.
 
 
 class Sampler:
