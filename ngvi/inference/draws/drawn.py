@@ -332,8 +332,8 @@ def _by_nuts(
     result: Any, found: Diagnostics, most: float, deadline: float, known: Weighed | None
 ) -> Diagnostics:
     """Return draws of chains that go on from a result."""
-    how = result._ppl.seed_of_diagnostics(result), most, deadline, None, known
-    chains = run_until(result, *how)
+    seed = result._ppl.seed_of_diagnostics(result)
+    chains = run_until(result, seed, most, deadline, known=known)
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"

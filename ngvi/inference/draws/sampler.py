@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,7 +105,7 @@ class Sampler:
     ) -> None:
         self.lost: list[np.ndarray] = []
         self._optimum, self._rng, self._is_over, self._jumps = optimum, rng, is_over, jumps
-        self._other, self._ways = other, [self._elsewhere] if other else []
+        self._ways: list[Callable] = [partial(self._elsewhere, other)] if other else []
         if place.coordinates.scale.ndim > 1:
             self._ways.append(self._scaled)
         self._request, self._accepted = NutsRequest(), ACCEPT_PROB
@@ -112,7 +113,8 @@ class Sampler:
 
     def _begin(self, place: Place) -> None:
         self.place, self.coordinates, self._theta = place, place.coordinates, place.theta
-        self._step, self._chains = len(place.theta.T) ** -0.25, None
+        self._step = len(place.theta.T) ** -0.25
+        self._chains: Any = None
 
     def warm_up(self, request: NutsRequest) -> None:
         """Adapt step size and coordinates."""
@@ -159,11 +161,11 @@ class Sampler:
             vars(self).update(before)
         return is_better
 
-    def _elsewhere(self, found: Any) -> bool:
+    def _elsewhere(self, other: Place, found: Any) -> bool:
         """Go to the other latents, where draws are worth little."""
         if _num_effective(found) > POOR * found.steps.size and not _is_spoilt(found):
             return False
-        self._begin(self._other)
+        self._begin(other)
         self.warm_up(self._request)
         return True
 
