@@ -2,7 +2,7 @@
 
 The first line of ``NAME.csv`` says how it was made and on what. A page shows the rows whose column
 ``data`` is ``German``, and that line below them, between two comments; what stands there is written
-by :func:`fill`::
+by :func:`fill`. The column ``commit`` has the code of a row; not a table but that line shows it::
 
     <!-- NAME.csv data=German -->
     <!-- end -->
@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import csv
 import datetime
+import functools
 import re
+import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ def write(name: str, rows: Iterable[dict[str, Any]], about: str) -> None:
 
     :param about: how it was made and on what: command, sizes, seeds, machine; one line.
     """
-    rows = list(rows)
+    rows = list(rows) if name == INDEX else [{"commit": commit()} | row for row in rows]
     OUT.mkdir(exist_ok=True)
     with (OUT / name).open("w", newline="", encoding="utf-8") as file:
         file.write(f"# {about}\n")
@@ -52,6 +54,13 @@ def write(name: str, rows: Iterable[dict[str, Any]], about: str) -> None:
                 _note_run(path.name)
 
 
+@functools.cache
+def commit() -> str:
+    """The code that is measured: its commit, abbreviated."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
 def _note_run(page: str) -> None:
     """The list of all pages: this one was run today, by the present version."""
     rows = read(INDEX)
@@ -63,7 +72,7 @@ def _note_run(page: str) -> None:
 
 def replace(name: str, rows: list[dict[str, str]], about: str, keys: Sequence[str]) -> None:
     """:func:`write` rows in the place of those of a CSV that have the same keys, or at its end."""
-    old = read(name) if (OUT / name).exists() else []
+    old = [{"commit": ""} | row for row in read(name)] if (OUT / name).exists() else []
     new = {tuple(row[key] for key in keys): row for row in rows}
     kept = [new.pop(tuple(row[key] for key in keys), row) for row in old]
     write(name, [*kept, *new.values()], about)
@@ -104,8 +113,10 @@ def _block(match: re.Match[str]) -> str:
     opening, name, conditions = match.groups()
     wanted = dict(part.split("=", 1) for part in conditions.split())
     rows = [row for row in read(name) if wanted.items() <= row.items()]
-    shown = [{k: v for k, v in row.items() if k not in wanted} for row in rows]
-    return "\n".join([opening, *table(shown), "", about(name), "<!-- end -->"])
+    shown = [{k: v for k, v in row.items() if k not in {*wanted, "commit"}} for row in rows]
+    commits = ", ".join(dict.fromkeys(row["commit"] for row in rows if row.get("commit")))
+    below = f"{about(name)}{commits and f'; commits: {commits}'}"
+    return "\n".join([opening, *table(shown), "", below, "<!-- end -->"])
 
 
 def table(rows: list[dict[str, str]]) -> list[str]:

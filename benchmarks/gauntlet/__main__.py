@@ -4,17 +4,13 @@
     python -m benchmarks unseen --out fits.csv
     python -m benchmarks everyday --by-default --out fits.csv
     python -m benchmarks gauntlet --table fits.csv
-    python -m benchmarks gauntlet --compare old.csv new.csv
     python -m benchmarks gauntlet --best
 
 A line of CSV for each fit, with what it claims beside the bound of its Gaussian from fresh draws and
 the PPL's own density. Fits that are in the file are not done again. `--table` sums up such files by
-class, `--compare` has two of them fit by fit. `--best` looks for the best bounds by long runs from
-many starts, which share no code with `fit` (`search.py`), and keeps them in `best.json`.
-`--by-default` fits as users call it, with locals by their conditional modes.
-
-A third of the gauntlet is held out (`held_out` and `visible` are sets as well). `unseen` and
-`everyday` were written without a look at the search.
+class in `verdicts.csv`, and writes the fits themselves to `verdicts_fits.csv`. `--best` looks for the
+best bounds by long runs from many starts, which share no code with `fit` (`search.py`), and keeps
+them in `best.json`. `--by-default` fits as users call it, with locals by their conditional modes.
 
 Time: 15 minutes for a hundred models in one PPL and precision. Data: none.
 """  # noqa: E501
@@ -24,7 +20,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-PARTS = ("gauntlet", "visible", "held_out", "later", "latest", "newest", "unseen", "everyday")
+PARTS = ("gauntlet", "newest", "unseen", "everyday")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,12 +31,10 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--ppl", choices=("numpyro", "pyro"), default="numpyro")
     found.add_argument("--precision", choices=("float32", "float64"), default="float64")
     found.add_argument("--seed", type=int, nargs="+", default=[0])
-    found.add_argument("--family", default="auto", help="the family of the Gaussians, by name")
     found.add_argument("--by-default", action="store_true", help="fit as users call it")
     found.add_argument("--time-limit", type=float, default=240, help="seconds of a fit")
     found.add_argument("--out", type=Path, help="the CSV")
     found.add_argument("--table", type=Path, nargs="+", metavar="CSV", help="sum up files")
-    found.add_argument("--compare", type=Path, nargs=2, metavar="CSV", help="two files, by fit")
     found.add_argument("--best", action="store_true", help="search for best bounds")
     return found
 
@@ -51,9 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     from . import runs, tables
 
     if options.table:
-        print("\n".join(tables.table(options.table, options.only)))
-    elif options.compare:
-        print("\n".join(tables.comparison(*options.compare, options.only)))
+        tables.write(options.table, options.part)
     elif options.best:
         runs.best(options)
     elif options.out is None:

@@ -17,19 +17,19 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks import pages
 from benchmarks.models import Entry, Ppl, chosen
 from numpyro_ngvi.tracing.compilation import enable_x64
 
 from .target import Bound, Gaussian, Target
 
-#: ``converged`` is whether the fit claims an optimum, ``gradients`` counts Hessian products too.
-FIELDS = ("class", "model", "ppl", "dtype", "seed", "family", "dim", "converged", "reason",
-          "claimed_bound", "claimed_error", "claimed_gap", "gradients", "steps", "seconds",
-          "true_bound", "true_error", "gap", "starts", "exception", "verdict",
-          "values")  # fmt: skip
+#: ``gradients`` counts Hessian products too, ``seconds`` are those of the processor.
+FIELDS = ("class", "model", "ppl", "dtype", "seed", "dim", "verdict", "reason",
+          "claimed_bound", "claimed_error", "gradients", "values", "steps", "seconds",
+          "true_bound", "true_error", "gap", "exception", "commit")  # fmt: skip
+#: What a row is a fit of.
+KEYS = ("model", "ppl", "dtype", "seed")
 
-#: The family that a fit takes unasked: dense, for so few latents.
-DEFAULT = "auto"
 #: The best bounds that are known, of Gaussians over all latents as they are.
 BEST_FILES = {
     part: Path(__file__).with_name(f"best{part and '_'}{part}.json") for part in ("", "unseen")
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
             target = None
             for seed in options.seed:
                 wanted = {"class": entry.group, "model": entry.name, "ppl": options.ppl}
-                wanted |= {"dtype": options.precision, "seed": seed, "family": options.family}
+                wanted |= {"dtype": options.precision, "seed": seed}
                 if key_of(wanted) in done:
                     continue
                 if options.by_default:
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
                     with enable_x64(True):
                         target = target or Target(entry)
                     row = fit_row(entry, target, wanted, options.time_limit)
-                append(row)
+                append(row | {"commit": pages.commit()})
                 print(in_a_line(row), flush=True)
             jax.clear_caches()
 
@@ -69,28 +69,27 @@ def fit_row(
 ) -> dict[str, Any]:
     """Return the row of one fit, and what it was worth.
 
-    :param wanted: the first fields of the row: the PPL, the precision, the seed and the family.
+    :param wanted: the first fields of the row: the PPL, the precision and the seed.
     :param time_limit: seconds after which the fit is given up, which counts as an exception.
     """
     row: dict[str, Any] = {**dict.fromkeys(FIELDS, ""), **wanted}
-    begin = time.perf_counter()
+    begin = time.process_time()
     try:
         with warnings.catch_warnings(), precision(row["ppl"], row["dtype"]):
             warnings.simplefilter("ignore")  # that it has not converged is in the table
             with alarm(time_limit):
-                options = OPTIONS | {"family": row["family"]}
-                result = RESULTS[row["ppl"]](entry, row["seed"], **options)
+                result = RESULTS[row["ppl"]](entry, row["seed"], **OPTIONS)
                 gaussian = GAUSSIANS[row["ppl"]](result)
-            row |= claims(result)
+            row |= claims(result) | {"seconds": round(time.process_time() - begin, 2)}
         with enable_x64(True):
             gaussian = target.in_order(gaussian, [site.name for site in result.guide.sites])
             row["true_bound"], row["true_error"] = target.bound(gaussian)
     except Exception as error:  # noqa: BLE001  it goes into the table
         row["exception"] = in_words(error)
-        row["seconds"] = row["seconds"] or round(time.perf_counter() - begin, 2)
+        row["seconds"] = row["seconds"] or round(time.process_time() - begin, 2)
         return row
     row["dim"] = len(gaussian.mean)
-    if (best := read_best(row["family"]).get(entry.name)) is not None:
+    if (best := read_best().get(entry.name)) is not None:
         row["gap"] = best.value - row["true_bound"]
     return row
 
@@ -98,14 +97,15 @@ def fit_row(
 def default_row(entry: Entry, wanted: dict[str, Any], time_limit: float) -> dict[str, Any]:
     """One fit as users call it. Its bound may be of locals by their modes."""
     row: dict[str, Any] = {**dict.fromkeys(FIELDS, ""), **wanted}
-    begin = time.perf_counter()
+    begin = time.process_time()
     try:
         with warnings.catch_warnings(), precision(row["ppl"], row["dtype"]), alarm(time_limit):
             warnings.simplefilter("ignore")
             result = RESULTS[row["ppl"]](entry, row["seed"], **DEFAULTS)
+            row |= {"seconds": round(time.process_time() - begin, 2)}
             return row | claims(result) | {"dim": sum(s.size for s in result.guide.sites)}
     except Exception as error:  # noqa: BLE001  it goes into the table
-        seconds = round(time.perf_counter() - begin, 2)
+        seconds = round(time.process_time() - begin, 2)
         return row | {"exception": in_words(error), "seconds": seconds}
 
 
@@ -167,21 +167,14 @@ def moments(posterior: Any, numpy: Callable) -> tuple[np.ndarray, np.ndarray]:
 
 def claims(result: Any) -> dict[str, Any]:
     """What a result says of itself."""
-    reason = str(getattr(result, "reason", ""))
-    found = re.search(r"(?:within|estimated) ([-+.0-9e]+) nats", reason)
-    restarts = getattr(result, "restarts", getattr(result, "starts", ""))
     return {
-        "converged": str(result.verdict) == "certified",
         "verdict": str(result.verdict),
-        "reason": reason,
+        "reason": str(result.reason),
         "claimed_bound": float(result.bound),
         "claimed_error": float(result.bound_error),
-        "claimed_gap": found.group(1) if found else "",
         "gradients": result.cost.gradients + result.cost.products,
         "values": result.cost.values,
         "steps": len(result.trace),
-        "seconds": round(result.seconds, 2),
-        "starts": re.sub(r"\s+", " ", str(restarts))[:2000],
     }
 
 
@@ -223,9 +216,8 @@ def in_a_line(row: dict[str, Any]) -> str:
         return f"{head}  {row['seconds']}s EXCEPTION {row['exception'][:200]}"
     gap = f"{row['gap']:.3f}" if row["gap"] != "" else "?"
     true = f"{row['true_bound']:.3f}±{row['true_error']:.3f}" if row["true_bound"] != "" else "?"
-    said = row["verdict"] or ("conv" if row["converged"] else "NOT ")
     return (
-        f"{head} d={row['dim']:<3} {said} "
+        f"{head} d={row['dim']:<3} {row['verdict']} "
         f"claimed {row['claimed_bound']:.3f} true {true} "
         f"gap {gap} grads {row['gradients']} values {row['values']} steps {row['steps']} "
         f"{row['seconds']}s | {row['reason'][:110]}"
@@ -236,12 +228,11 @@ def in_a_line(row: dict[str, Any]) -> str:
 
 
 def read(files: Iterable[Path]) -> Iterator[dict[str, str]]:
-    """Rows of files, of which some may not be there; old files have fewer columns."""
+    """Rows of files, of which some may not be there."""
     for file in files:
         if file.exists():
             with file.open(newline="") as opened:
-                for row in csv.DictReader(opened):
-                    yield dict.fromkeys(FIELDS, "") | row
+                yield from csv.DictReader(opened)
 
 
 @contextmanager
@@ -267,11 +258,7 @@ def appended(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 def key_of(row: dict[str, Any]) -> tuple[str, ...]:
     """What a row is a fit of."""
-    return (*(str(row[name]) for name in ("model", "ppl", "dtype", "seed")), family_of(row))
-
-
-def family_of(row: dict[str, Any]) -> str:
-    return row["family"] or DEFAULT
+    return tuple(str(row[name]) for name in KEYS)
 
 
 def in_words(error: Exception) -> str:
@@ -279,9 +266,9 @@ def in_words(error: Exception) -> str:
     return re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:400]
 
 
-def read_best(family: str = DEFAULT) -> dict[str, Bound]:
-    """Return the best bounds that are known, by model; of other families there are none."""
-    known = [_known(file) for file in BEST_FILES.values()] if family == DEFAULT else []
+def read_best() -> dict[str, Bound]:
+    """Return the best bounds that are known, by model."""
+    known = [_known(file) for file in BEST_FILES.values()]
     return {name: Bound(v["bound"], v["error"]) for one in known for name, v in one.items()}
 
 

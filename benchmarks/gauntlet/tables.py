@@ -1,161 +1,131 @@
-"""Files of fits, summed up by class, or two of them fit by fit."""
+"""Files of fits, summed up by class, and the picture of their verdicts."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import pages
 from benchmarks.models import ENTRIES
-from benchmarks.models.entries import matches
+from examples.machine import describe
 
-from .runs import family_of, key_of, read, read_best
+from .runs import KEYS, read, read_best
 
-#: A claim is false if its bound is lower than the best one by more than 0.1 nats; those by more
-#: than a nat are listed apart. Intervals are those of the bound that hold, at 95 %.
-COLUMNS = ("class", "models", "runs", "claims", "false > 0.1", "false > 1", "miss > 1",
-           "exceptions", "intervals", "gradients", "seconds")  # fmt: skip
-#: Nats: beyond the first a claim is false, beyond the second a fit is listed as different.
-FALSE, DIFFERENT = 0.1, 0.05
+TABLE, FITS, PICTURE = "verdicts.csv", "verdicts_fits.csv", "verdicts.png"
+#: Nats below the best bound known, beyond which a certified result is false.
+FALSE = 0.1
+LABELS = {"numpyro": "NumPyro", "pyro": "Pyro"}
+#: Of the CSV of fits, which has of each model what counts.
+KEPT = (*KEYS, "dim", "verdict", "claimed_bound", "claimed_error", "true_bound", "true_error",
+        "gap", "gradients", "values", "seconds", "exception", "reason", "commit")  # fmt: skip
+#: Verdicts in the order in which they are drawn, and their colours.
+COLOURS = {"certified": "#0072b2", "local": "#56b4e9", "not converged": "0.75", "false": "#d55e00"}
 
 
-def table(files: list[Path], only: str = "*") -> list[str]:
-    """A line for each class, all, those held out, and each run that went wrong."""
-    rows = with_gaps(row for row in read(files) if matches(row["model"], only))
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---|" + "---:|" * (len(COLUMNS) - 1)]
+def write(files: list[Path], part: str) -> None:
+    """Fits of a set, their sums by class and in each package, and the picture."""
+    rows = [row for row in with_gaps(read(files)) if ENTRIES[row["model"]].part == part]
+    about = (
+        f"`python -m benchmarks gauntlet --part {part}`, seed 0, {rows[0]['dtype']}; {describe()}"
+    )
+    kept = [{"set": part} | {name: _short(row[name]) for name in KEPT} for row in rows]
+    pages.replace(FITS, kept, about, ("set", *KEYS))
     groups = sorted({row["class"] for row in rows}, key=lambda group: (group == "plain", group))
     parts = {group: [row for row in rows if row["class"] == group] for group in groups}
-    held_out = {name for name, entry in ENTRIES.items() if entry.held_out}
-    parts |= {"all": rows, "held out": [row for row in rows if row["model"] in held_out]}
-    lines += [f"| {' | '.join([name, *summary(some)])} |" for name, some in parts.items() if some]
-    wrong = [r for r in rows if r["exception"] or r["gap"] > (FALSE if r["claims"] else 1)]
-    return [*lines, "", *map(failure, wrong)]
+    for ppl, label in LABELS.items():
+        parts[f"all, {label}"] = [row for row in rows if row["ppl"] == ppl]
+    commits = {row["commit"] for row in rows}
+    of_part = [
+        {"set": part, "class": name, **summary(some), "commit": " ".join(sorted(commits))}
+        for name, some in {**parts, "all": rows}.items()
+        if some
+    ]
+    pages.replace(TABLE, of_part, about, ("set", "class"))
+    print("\n".join([*pages.table(of_part), "", *map(failure, filter(is_wrong, rows))]))
+    if part == "gauntlet":
+        draw(of_part)
 
 
-def with_gaps(rows: Iterable[dict[str, str]]) -> list[dict[str, Any]]:
+def with_gaps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows with their gaps to the best bound, from the list or from the rows themselves."""
-    rows = list(rows)
-    families = {family_of(row) for row in rows}
-    best = {(f, name): bound.value for f in families for name, bound in read_best(f).items()}
+    rows = [dict(row) for row in rows]
+    best = {name: bound.value for name, bound in read_best().items()}
     for row in rows:
         if row["true_bound"]:
-            key = family_of(row), row["model"]
-            best[key] = max(best.get(key, -np.inf), float(row["true_bound"]))
-    found = []
+            best[row["model"]] = max(best.get(row["model"], -np.inf), float(row["true_bound"]))
     for row in rows:
-        bound = float(row["true_bound"] or -np.inf)
-        key = family_of(row), row["model"]
-        listed = [float(x) for x in re.findall(r"bound=(-?[0-9][0-9.e+-]*),", row["starts"])]
-        gap = best.get(key, -np.inf) - bound
-        unsaid = gap - max([0, *(x - float(row["claimed_bound"]) for x in listed)])
-        gaps = {"gap": gap, "unsaid": unsaid}
-        found.append({**row, **gaps, "claims": row["converged"] == "True"})
-    return found
+        row["gap"] = best[row["model"]] - float(row["true_bound"]) if row["true_bound"] else np.nan
+    return rows
 
 
-def summary(rows: list[dict[str, Any]]) -> list[str]:
-    """Return one line of the table."""
+def is_false(row: dict[str, Any]) -> bool:
+    """Whether a better Gaussian is known than the one that is certified."""
+    return row["verdict"] == "certified" and row["gap"] > FALSE
+
+
+def is_wrong(row: dict[str, Any]) -> bool:
+    return bool(row["exception"]) or is_false(row)
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """A line of the table."""
     ended = [row for row in rows if not row["exception"]]
-    claims = [row for row in ended if row["claims"]]
-
-    def median(field: str) -> str:
-        return f"{np.median([float(row[field]) for row in ended]):,.0f}" if ended else "-"
-
-    return [
-        str(len({row["model"] for row in rows})),
-        str(len(rows)),
-        str(len(claims)),
-        str(sum(row["gap"] > 0.1 for row in claims)),
-        str(sum(row["gap"] > 1 and row["unsaid"] > 1 for row in claims)),
-        str(sum(row["gap"] > 1 for row in ended)),
-        str(len(rows) - len(ended)),
-        f"{sum(map(is_covered, ended))}/{len(ended)}",
-        median("gradients"),
-        median("seconds"),
-    ]
+    local = [row for row in ended if row["verdict"] == "local"]
+    return {
+        "fits": f"{len(rows)}",
+        "certified": f"{sum(row['verdict'] == 'certified' for row in ended)}",
+        "false": f"{sum(map(is_false, ended))}",
+        "local": f"{len(local)}",
+        "local, below the best": f"{sum(row['gap'] > FALSE for row in local)}",
+        "not converged": f"{sum(row['verdict'] == 'not converged' for row in ended)}",
+        "exceptions": f"{len(rows) - len(ended)}",
+        "bound within its error": f"{sum(map(is_covered, ended))}",
+        "gradients, median": f"{np.median([float(row['gradients']) for row in ended]):,.0f}",
+    }
 
 
 def is_covered(row: dict[str, Any]) -> bool:
     """Whether the true bound is within two standard errors of the one that the fit says."""
+    if not row["true_bound"]:
+        return False
     claimed, error = float(row["claimed_bound"]), float(row["claimed_error"])
     allowed = 1.96 * np.hypot(error, float(row["true_error"]))
     return bool(abs(claimed - float(row["true_bound"])) <= allowed + 1e-6 * abs(claimed))
 
 
 def failure(row: dict[str, Any]) -> str:
-    """A line for a run that went wrong."""
-    head = f"{row['model']} {row['ppl']} {row['dtype']} {row['seed']}:"
+    """A line for a fit that went wrong."""
+    head = " ".join(row[key] for key in KEYS)
     if row["exception"]:
-        return f"{head} {row['exception']}"
-    said = "CLAIMS" if row["claims"] else "says"
-    return (
-        f"{head} {row['gap']:.2f} nats below, {row['gradients']} gradients; {said}: {row['reason']}"
-    )
+        return f"{head}: {row['exception']}"
+    return f"{head}: {row['gap']:.2f} nats below, {row['gradients']} gradients; {row['reason']}"
 
 
-def comparison(old: Path, new: Path, only: str = "*") -> list[str]:
-    """A table of sums over the fits that are in both, and a line for each that differs.
-
-    A fit is one of a model with one PPL, precision, seed and family.
-    """
-    read_in = [[row for row in read([f]) if matches(row["model"], only)] for f in (old, new)]
-    together = with_gaps([*read_in[0], *read_in[1]])  # the best bound is that of either file
-    halves = together[: len(read_in[0])], together[len(read_in[0]) :]
-    parts = [{key_of(row): row for row in rows} for rows in halves]
-    shared = [key for key in parts[0] if key in parts[1]]
-    sides = [[part[key] for key in shared] for part in parts]
-    lines = [f"| {len(shared)} fits in both | old | new |", "|---|---:|---:|"]
-    both = list(zip(*sides, strict=True))
-    ended = [not (a["exception"] or b["exception"]) for a, b in both]
-    columns = zip(*(sums(rows, ended).items() for rows in sides), strict=True)
-    lines += [f"| {name} | {a} | {b} |" for (name, a), (_, b) in columns]
-    only = [len(part) - len(shared) for part in parts]
-    lines += ["", f"Only in the old file: {only[0]}; only in the new one: {only[1]}.", ""]
-    return lines + [difference(a, b) for a, b in both if is_different(a, b)]
+def _short(value: Any) -> str:
+    """A cell of the CSV of fits."""
+    try:
+        return f"{float(value):.10g}" if value != "" else ""
+    except ValueError:
+        return str(value)[:200]
 
 
-def sums(rows: list[dict[str, Any]], ended: list[bool]) -> dict[str, str]:
-    """One side of the table.
-
-    :param ended: of each row, whether it ended on both sides; costs are of these.
-    """
-    claims = [row for row in rows if row["claims"] and not row["exception"]]
-    found = {
-        "claims": str(len(claims)),
-        f"false claims (> {FALSE} nats)": str(sum(row["gap"] > FALSE for row in claims)),
-        "exceptions": str(sum(bool(row["exception"]) for row in rows)),
-    }
-    compared = [row for row, both in zip(rows, ended, strict=True) if both]
-    for name in ("gradients", "values"):
-        numbers = [float(row[name]) for row in compared if row[name] != ""]
-        found[f"{name}, median"] = f"{np.median(numbers):,.0f}" if numbers else "-"
-        found[f"{name}, sum"] = f"{sum(numbers):,.0f}" if numbers else "-"
-    seconds = [float(row["seconds"]) for row in compared if row["seconds"] != ""]
-    found["seconds, median"] = f"{np.median(seconds):.1f}" if seconds else "-"
-    return found
-
-
-def is_different(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether the claim differs, or the bound by more than :data:`DIFFERENT`."""
-    if bool(old["exception"]) != bool(new["exception"]) or old["claims"] != new["claims"]:
-        return True
-    if old["exception"]:
-        return False
-    return not abs(float(old["true_bound"]) - float(new["true_bound"])) <= DIFFERENT
-
-
-def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """A line for a fit that differs."""
-    model, *others = key_of(new)
-    return f"{model:34s} {' '.join(others)}: {_said(old)} -> {_said(new)}"
-
-
-def _said(row: dict[str, Any]) -> str:
-    if row["exception"]:
-        return row["exception"][:60]
-    claim = row["verdict"] or ("claims" if row["claims"] else "no claim")
-    is_false = ", FALSE" if row["claims"] and row["gap"] > FALSE else ""
-    return f"{float(row['true_bound']):.3f} ({row['gap']:.3f} low, {claim}{is_false})"
+def draw(rows: list[dict[str, str]]) -> None:
+    """Verdicts by class, in both packages."""
+    rows = [row for row in rows if not row["class"].startswith("all")]
+    figure, ((axis,),) = pages.figure(1, 1, (6.5, 3.6))
+    left = np.zeros(len(rows))
+    for verdict, colour in COLOURS.items():
+        counts = np.array([float(row[verdict]) for row in rows])
+        if verdict == "certified":
+            counts -= [float(row["false"]) for row in rows]
+        label = {"certified": "certified, true", "false": "certified, false"}.get(verdict, verdict)
+        axis.barh(range(len(rows)), counts, left=left, color=colour, label=label)
+        left += counts
+    axis.set_yticks(range(len(rows)), [row["class"].replace("_", " ") for row in rows])
+    axis.invert_yaxis()
+    axis.set_xlabel("fits, of both packages")
+    axis.legend(loc="lower right", frameon=False)
+    pages.save(figure, PICTURE)

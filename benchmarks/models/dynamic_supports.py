@@ -16,7 +16,7 @@ def shares(ppl, counts):
     ppl.factor("counts", (counts * logs).sum())
 
 
-@entry(GROUP, lambda: (np.array([40.0, 9.0, 3.0, 25.0, 23.0]),), held_out=True)
+@entry(GROUP, lambda: (np.array([40.0, 9.0, 3.0, 25.0, 23.0]),))
 def more_shares(ppl, counts):
     left, parts = ppl.array(1.0), []
     for k in range(4):
@@ -73,7 +73,7 @@ def _cuts() -> tuple:
     return x, np.digitize(z, [-1.0, 0.2, 1.5]).astype(int)
 
 
-@entry(GROUP, _cuts, held_out=True)
+@entry(GROUP, _cuts)
 def cuts(ppl, x, y):
     """An ordinal regression, each cut uniform above the one before."""
     slope = ppl.sample("slope", ppl.Normal(0.0, 2.0))

@@ -93,7 +93,7 @@ def _spikes() -> tuple:
     return (path + 0.25 * rng.normal(size=path.shape),)
 
 
-@entry(GROUP, _spikes, held_out=True)
+@entry(GROUP, _spikes)
 def spikes(ppl, y):
     """FitzHugh and Nagumo's."""
     a, b, c = ppl.draws(a=ppl.Normal(0.0, 0.5), b=ppl.Normal(0.0, 0.5), c=ppl.LogNormal(0.5, 0.7))

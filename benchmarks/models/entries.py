@@ -13,9 +13,6 @@ import numpy as np
 
 from .ppl import Ppl
 
-#: The rounds of models that were written after the search had last been changed.
-ROUNDS = ("later", "latest")
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -24,10 +21,8 @@ class Entry:
     :param name: ``class/model``.
     :param function: A function of a :class:`Ppl` and the data.
     :param make_data: Gives numpy arrays, the model's arguments.
-    :param part: The set: ``gauntlet``, one of :data:`ROUNDS`, ``newest`` (of ``ablate``),
-        ``unseen``, ``everyday`` or ``posteriordb``.
+    :param part: The set: ``gauntlet``, ``newest`` (of ``ablate``), ``unseen`` or ``everyday``.
     :param kind: What is hard about it, one word.
-    :param held_out: Never looked at while the search is developed.
     :param batch: Rows of a minibatch. The function takes ``batch=`` then; None is all of them.
     :param enumerated: Whether there are discrete latents to sum out.
     """
@@ -37,7 +32,6 @@ class Entry:
     make_data: Callable[[], tuple]
     part: str = "gauntlet"
     kind: str = ""
-    held_out: bool = False
     batch: int | None = None
     enumerated: bool = False
 
@@ -86,7 +80,7 @@ def entry(group: str, data: Callable[[], tuple], name: str = "", **options: Any)
     return add
 
 
-later, latest, newest = (functools.partial(entry, part=name) for name in (*ROUNDS, "newest"))
+newest = functools.partial(entry, part="newest")
 
 
 def real(data: Callable[[], tuple], kind: str = "plain", **options: Any) -> Callable:
@@ -116,15 +110,9 @@ def chosen(pattern: str = "*", part: str = "gauntlet") -> list[Entry]:
     """Entries of a set whose names match.
 
     :param pattern: A pattern of ``class/model``, or several with commas between them.
-    :param part: A set. ``gauntlet`` has its rounds as well, ``visible`` and ``held_out`` are two
-        parts of what was there before the rounds.
+    :param part: A set.
     """
-    found = [one for one in ENTRIES.values() if matches(one.name, pattern)]
-    if part in ("visible", "held_out"):
-        wanted = part == "held_out"
-        return [one for one in found if one.part == "gauntlet" and one.held_out == wanted]
-    parts = {"gauntlet": ("gauntlet", *ROUNDS)}.get(part, (part,))
-    return [one for one in found if one.part in parts]
+    return [one for one in ENTRIES.values() if one.part == part and matches(one.name, pattern)]
 
 
 def matches(name: str, pattern: str) -> bool:

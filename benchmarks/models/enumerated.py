@@ -91,7 +91,7 @@ def _ratings() -> tuple:
     return (np.where(right, truth[:, None], ~truth[:, None]).astype(float),)
 
 
-@entry(GROUP, _ratings, enumerated=True, held_out=True)
+@entry(GROUP, _ratings, enumerated=True)
 def annotators(ppl, y):
     """Dawid and Skene's: what is true, and who knows it."""
     share = ppl.sample("share", ppl.Beta(2.0, 2.0))
@@ -126,7 +126,7 @@ def _eruptions() -> tuple:
     return (standard(table)[:120],)
 
 
-@entry(GROUP, _eruptions, enumerated=True, held_out=True)
+@entry(GROUP, _eruptions, enumerated=True)
 def clouds(ppl, y):
     """Three clouds in the plane, with centres in a plate."""
     weights = ppl.sample("weights", ppl.Dirichlet(ppl.array(np.ones(3))))

@@ -41,7 +41,7 @@ def student_prior(ppl):
         ppl.sample(f"x{k}", ppl.StudentT(df, 0.0, 1.0))
 
 
-@entry(GROUP, lambda: (np.array([0.5, -3.0, 4.0]),), held_out=True)
+@entry(GROUP, lambda: (np.array([0.5, -3.0, 4.0]),))
 def horseshoe(ppl, y):
     tau = ppl.sample("tau", ppl.HalfCauchy(1.0))
     with ppl.plate("means", 3):
@@ -49,7 +49,7 @@ def horseshoe(ppl, y):
         ppl.sample("y", ppl.Normal(tau * width * z, 1.0), obs=y)
 
 
-@entry(GROUP, lambda: (np.array([12.0, 1.5, 30.0, 4.0, 2.2]),), held_out=True)
+@entry(GROUP, lambda: (np.array([12.0, 1.5, 30.0, 4.0, 2.2]),))
 def pareto(ppl, y):
     """Exponents of a power law from five responses above one, by an inverse-gamma prior."""
     alpha, shift = ppl.draws(alpha=ppl.InverseGamma(1.0, 1.0), shift=ppl.Cauchy(0.0, 1.0))

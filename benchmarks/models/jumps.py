@@ -64,7 +64,7 @@ def _doses() -> tuple:
     return dose, (rng.uniform(size=60) < np.where(dose > 1.3, 0.8, 0.2)).astype(float)
 
 
-@entry(GROUP, _doses, held_out=True)
+@entry(GROUP, _doses)
 def threshold(ppl, dose, y):
     limit = ppl.sample("limit", ppl.LogNormal(0.0, 0.7))
     logits = ppl.normals("logits", 2, 1.5)
@@ -78,7 +78,7 @@ def _prices() -> tuple:
     return x, 1 + 0.5 * x + np.where(x > 0.4, 1.0, 0.0) + 0.4 * rng.normal(size=50)
 
 
-@entry(GROUP, _prices, held_out=True)
+@entry(GROUP, _prices)
 def broken_line(ppl, x, y):
     """A line with a jump somewhere."""
     beta = ppl.normals("beta", 3, 2.0)

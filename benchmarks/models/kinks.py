@@ -54,7 +54,7 @@ def _walk() -> tuple:
     return (level + 0.5 * rng.normal(size=30),)
 
 
-@entry(GROUP, _walk, held_out=True)
+@entry(GROUP, _walk)
 def fused_walk(ppl, y):
     """A walk with Laplace steps under Laplace noise: 32 latents."""
     tau, sigma = ppl.draws(tau=ppl.HalfNormal(1.0), sigma=ppl.HalfNormal(1.0))
@@ -83,7 +83,7 @@ def _quantile() -> tuple:
     return X, standard(prestige)
 
 
-@entry(GROUP, _quantile, held_out=True)
+@entry(GROUP, _quantile)
 def quantile(ppl, X, y):
     """The upper decile, by its check loss."""
     beta = ppl.sample("beta", ppl.Laplace(0.0, 1.0).expand([4]).to_event(1))

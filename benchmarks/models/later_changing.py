@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .entries import codes, columns, helmet, later
+from .entries import codes, columns, entry, helmet
 
 PI = float(np.pi)
 
@@ -18,7 +18,7 @@ def _theophylline() -> tuple:
     return codes(subject), dose, t, y
 
 
-@later("dynamics", _theophylline)
+@entry("dynamics", _theophylline)
 def compartment(ppl, subject, dose, t, y):
     """Twelve people take theophylline: one compartment, in which two rates can change places."""
     mu = ppl.normals("mu", 3, 3.0)
@@ -41,7 +41,7 @@ def _damped() -> tuple:
     return t, 120 + 45 * np.exp(-0.18 * t) * np.cos(2.6 * t + 1.1) + noise
 
 
-@later("dynamics", _damped)
+@entry("dynamics", _damped)
 def damped(ppl, t, y):
     """A damped wave with an unknown phase, about 120."""
     base, height = ppl.draws(base=ppl.Normal(100.0, 100.0), height=ppl.HalfNormal(100.0))
@@ -59,7 +59,7 @@ def _stock() -> tuple:
     return (5000 * np.array(seen),)
 
 
-@later("dynamics", _stock)
+@entry("dynamics", _stock)
 def ricker(ppl, y):
     """Ricker's map, whose path is chaotic for some rates."""
     rate, size = ppl.draws(rate=ppl.LogNormal(0.0, 1.0), size=ppl.LogNormal(8.0, 1.0))
@@ -85,7 +85,7 @@ def _relaxation() -> tuple:
     return (np.array(seen),)
 
 
-@later("dynamics", _relaxation)
+@entry("dynamics", _relaxation)
 def van_der_pol(ppl, y):
     """Van der Pol's oscillator, its strength and its pace."""
     strength, pace = ppl.draws(strength=ppl.LogNormal(0.0, 0.7), pace=ppl.LogNormal(0.0, 0.5))
@@ -105,7 +105,7 @@ def _fast() -> tuple:
     return t, 3 * np.sin(7.3 * t) + rng.normal(size=60)
 
 
-@later("dynamics", _fast)
+@entry("dynamics", _fast)
 def high_frequency(ppl, t, y):
     """One of the frequencies up to 20, with dozens of modes between."""
     omega = ppl.sample("omega", ppl.Uniform(0.0, 20.0))
@@ -115,7 +115,7 @@ def high_frequency(ppl, t, y):
     ppl.rows(ppl.Normal(mean, sigma), y)
 
 
-@later("processes", lambda: helmet(3))
+@entry("processes", lambda: helmet(3))
 def crash_process(ppl, t, y):
     """A Gaussian process over milliseconds, heights of a hundred."""
     length, height = ppl.draws(length=ppl.LogNormal(1.5, 1.0), height=ppl.HalfNormal(100.0))
@@ -131,7 +131,7 @@ def _passengers() -> tuple:
     return t[:96] - 1949, y[:96]
 
 
-@later("processes", _passengers)
+@entry("processes", _passengers)
 def passengers(ppl, t, y):
     """A trend and a season of a year, thousands of passengers."""
     lengths = ppl.sample("lengths", ppl.LogNormal(0.0, 1.0).expand([2]).to_event(1))
@@ -151,7 +151,7 @@ def _returns() -> tuple:
     return (0.01 * np.exp(level / 2) * rng.normal(size=80),)
 
 
-@later("processes", _returns)
+@entry("processes", _returns)
 def volatility(ppl, y):
     """Returns of a percent whose width is a process of first order."""
     mu, keep = ppl.draws(mu=ppl.Normal(-8.0, 4.0), keep=ppl.Beta(20.0, 1.5))
@@ -164,7 +164,7 @@ def volatility(ppl, y):
     ppl.rows(ppl.Normal(0.0, ppl.exp((mu + ppl.stack(levels)) / 2)), y)
 
 
-@later("plain", lambda: tuple(columns("datasets", "lynx", "value")))
+@entry("plain", lambda: tuple(columns("datasets", "lynx", "value")))
 def lynx(ppl, y):
     """An autoregression of second order, of numbers up to 7,000."""
     mean = ppl.sample("mean", ppl.Normal(0.0, 3000.0))

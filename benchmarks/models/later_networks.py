@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from .entries import columns, helmet, later, standard
+from .entries import columns, entry, helmet, standard
 
 
-@later("networks", lambda: tuple(standard(values) for values in helmet(3)))
+@entry("networks", lambda: tuple(standard(values) for values in helmet(3)))
 def five_units(ppl, x, y):
     """Accelerations in a crash, five units with tanh."""
     first, bias = ppl.normals("first", 5, 2.0), ppl.normals("bias", 5, 2.0)
@@ -22,7 +22,7 @@ def _diabetes() -> tuple:
     return standard(X), np.asarray(kind, float)
 
 
-@later("networks", _diabetes)
+@entry("networks", _diabetes)
 def diabetes(ppl, X, y):
     """Three inputs, four units."""
     first = ppl.normals("first", 12).reshape((3, 4))
@@ -37,7 +37,7 @@ def _circle() -> tuple:
     return X, ((X**2).sum(1) > 1.4).astype(float)
 
 
-@later("networks", _circle)
+@entry("networks", _circle)
 def two_layers(ppl, X, y):
     """A circle by two layers of rectified units."""
 
@@ -52,7 +52,7 @@ def two_layers(ppl, X, y):
     ppl.rows(ppl.Bernoulli(logits=logits), y)
 
 
-@later("own_parameters", lambda: helmet(3))
+@entry("own_parameters", lambda: helmet(3))
 def bumps(ppl, t, y):
     """Ten bumps, whose width and scale and noise are parameters that begin far from the data."""
     positive = ppl.constraints.positive
@@ -72,7 +72,7 @@ def _factor() -> tuple:
     return (z @ np.array([[2.0, -1.0, 0.5, 1.5]]) + means + rng.normal(size=(40, 4)),)
 
 
-@later("own_parameters", _factor)
+@entry("own_parameters", _factor)
 def one_factor(ppl, y):
     """Loadings, means and noise are parameters."""
     loadings = ppl.param("loadings", ppl.array([1.0] * 4))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .entries import codes, columns, later
+from .entries import codes, columns, entry
 
 
 def _enzymes() -> tuple:
@@ -10,7 +10,7 @@ def _enzymes() -> tuple:
     return dose, rate, codes(state)
 
 
-@later("ridges", _enzymes)
+@entry("ridges", _enzymes)
 def hill(ppl, dose, y, state):
     """Hill's curve: its top, middle and steepness take each other's place."""
     top = ppl.sample("top", ppl.HalfNormal(500.0).expand([2]).to_event(1))
@@ -20,14 +20,14 @@ def hill(ppl, dose, y, state):
     ppl.rows(ppl.Normal(mean, sigma), y)
 
 
-@later("ridges", lambda: (np.array([2.0, 2.3, 1.9, 2.2, 2.1]),))
+@entry("ridges", lambda: (np.array([2.0, 2.3, 1.9, 2.2, 2.1]),))
 def three_factors(ppl, y):
     """The product of three latents is known, in four pieces."""
     x = ppl.normals("x", 3, 3.0)
     ppl.rows(ppl.Normal(x[0] * x[1] * x[2], 0.2), y)
 
 
-@later("ridges", lambda: (np.array([1.0]),))
+@entry("ridges", lambda: (np.array([1.0]),))
 def wide_ring(ppl, y):
     """The distance from zero is known."""
     x = ppl.normals("x", 2, 3.0, loc=1.0)
@@ -35,7 +35,7 @@ def wide_ring(ppl, y):
     ppl.sample("y", ppl.Normal(distance / 5, 0.05), obs=y[0])
 
 
-@later("jumps", lambda: tuple(columns("datasets", "Nile", "time", "value")))
+@entry("jumps", lambda: tuple(columns("datasets", "Nile", "time", "value")))
 def nile(ppl, t, y):
     """Two levels of the river, and the year between them."""
     year = ppl.sample("year", ppl.Uniform(1871.0, 1970.0))
@@ -50,7 +50,7 @@ def _rounded() -> tuple:
     return x, np.round(3 + 1.5 * x + 0.8 * rng.normal(size=80))
 
 
-@later("jumps", _rounded)
+@entry("jumps", _rounded)
 def two_widths(ppl, x, y):
     """The noise is of another width beyond a point."""
     beta = ppl.normals("beta", 2, 5.0)
@@ -60,7 +60,7 @@ def two_widths(ppl, x, y):
     ppl.rows(ppl.Normal(beta[0] + beta[1] * x, sigma), y)
 
 
-@later("dynamic_supports", lambda: (np.array([12.0, 30.0, 7.0, 51.0]),))
+@entry("dynamic_supports", lambda: (np.array([12.0, 30.0, 7.0, 51.0]),))
 def four_parts(ppl, y):
     """Each part is at most what the others have left."""
     a = ppl.sample("a", ppl.Uniform(0.0, 1.0))
@@ -70,7 +70,7 @@ def four_parts(ppl, y):
     ppl.factor("counts", (y * ppl.log(parts + 1e-30)).sum())
 
 
-@later("dynamic_supports", lambda: (np.sort(np.random.default_rng(3807).uniform(40, 90, 25)),))
+@entry("dynamic_supports", lambda: (np.sort(np.random.default_rng(3807).uniform(40, 90, 25)),))
 def limits(ppl, y):
     """Data between two limits, of which the lower pushes the upper."""
     low = ppl.sample("low", ppl.Uniform(0.0, 39.0))
@@ -86,7 +86,7 @@ def _products() -> tuple:
     return (left @ right.T + 0.3 * rng.normal(size=(8, 6)),)
 
 
-@later("mixtures", _products)
+@entry("mixtures", _products)
 def factorization(ppl, y):
     """A matrix of rank two, whose factors may be turned by any angle."""
     left = ppl.normals("left", 16).reshape((8, 2))
@@ -95,7 +95,7 @@ def factorization(ppl, y):
     ppl.sample("y", ppl.Normal(left @ right.T, sigma).to_event(2), obs=y)
 
 
-@later("mixtures", lambda: tuple(columns("datasets", "faithful", "waiting")))
+@entry("mixtures", lambda: tuple(columns("datasets", "faithful", "waiting")))
 def three_for_two(ppl, y):
     """Three components where there are two clouds, in minutes."""
     weights = ppl.sample("weights", ppl.Dirichlet(ppl.array([2.0, 2.0, 2.0])))
@@ -105,7 +105,7 @@ def three_for_two(ppl, y):
     ppl.rows(mixture, y)
 
 
-@later("mixtures", lambda: tuple(columns("robustbase", "starsCYG", "log.Te", "log.light")))
+@entry("mixtures", lambda: tuple(columns("robustbase", "starsCYG", "log.Te", "log.light")))
 def stars(ppl, x, y):
     """A line, and stars that are not on it."""
     start, slope = ppl.draws(start=ppl.Normal(0.0, 20.0), slope=ppl.Normal(0.0, 10.0))
@@ -122,7 +122,7 @@ def _near_and_far() -> tuple:
     return (np.concatenate([near, np.random.default_rng(2).normal(0, 30, 20) + 2300]),)
 
 
-@later("mixtures", _near_and_far)
+@entry("mixtures", _near_and_far)
 def two_scales(ppl, y):
     """Clouds of width one and thirty, near 2000."""
     part = ppl.sample("part", ppl.Beta(1.0, 1.0))

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from .entries import codes, columns, latest
+from .entries import codes, columns, entry
 
 
-@latest(
+@entry(
     "raw_scale",
     lambda: tuple(v[::5] for v in columns("datasets", "quakes", "depth", "mag", "stations")),
 )
@@ -23,7 +23,7 @@ def _autos() -> tuple:
     return weight[::3], power[::3], y[::3]
 
 
-@latest("raw_scale", _autos)
+@entry("raw_scale", _autos)
 def autos(ppl, weight, power, y):
     """Miles per gallon by pounds and horsepower as they are, with heavy-tailed noise."""
     start = ppl.sample("start", ppl.Normal(0.0, 1000.0))
@@ -38,7 +38,7 @@ def _pastes() -> tuple:
     return 1000 * strength, codes(batch), codes(cask)
 
 
-@latest("raw_scale", _pastes)
+@entry("raw_scale", _pastes)
 def pastes(ppl, y, batch, cask):
     """Ten batches and thirty casks, both centred; strengths in thousandths."""
     mu = ppl.sample("mu", ppl.Normal(0.0, 1e5))
@@ -56,7 +56,7 @@ def _light() -> tuple:
     return 1000 * speed + 2.99e8, codes(experiment)
 
 
-@latest("raw_scale", _light)
+@entry("raw_scale", _light)
 def light(ppl, y, experiment):
     """The speed of light in metres a second, by five experiments: sd 7e4 about 3e8."""
     mu, tau = ppl.draws(mu=ppl.Normal(3e8, 1e6), tau=ppl.HalfCauchy(1e5))
@@ -71,7 +71,7 @@ def _seizures() -> tuple:
     return y, codes(treated).astype(float), base, codes(subject)
 
 
-@latest("plain", _seizures)
+@entry("plain", _seizures)
 def seizures(ppl, y, treated, base, subject):
     """Counts of 59 people, each with a rate of their own."""
     beta = ppl.normals("beta", 3, 3.0)
@@ -87,7 +87,7 @@ def _masses() -> tuple:
     return (mass * 318,)
 
 
-@latest("heavy_tails", _masses)
+@entry("heavy_tails", _masses)
 def masses(ppl, y):
     """Planets in masses of the earth, a location with Cauchy's prior."""
     loc, scale = ppl.draws(loc=ppl.Cauchy(0.0, 1000.0), scale=ppl.HalfCauchy(1000.0))
@@ -95,7 +95,7 @@ def masses(ppl, y):
     ppl.rows(ppl.StudentT(nu, loc, scale), y)
 
 
-@latest("heavy_tails", lambda: (np.array([-3.0, 40.0, 2.0, 5.0, -1.0, 230.0]),))
+@entry("heavy_tails", lambda: (np.array([-3.0, 40.0, 2.0, 5.0, -1.0, 230.0]),))
 def sparse_means(ppl, y):
     """Six means, of which two are far out, with a scale for each."""
     tau = ppl.sample("tau", ppl.HalfCauchy(1.0))
@@ -111,7 +111,7 @@ def _visits() -> tuple:
     return X, visits[rows]
 
 
-@latest("minibatches", _visits, batch=300)
+@entry("minibatches", _visits, batch=300)
 def visits(ppl, X, y, batch=None):
     """Visits of a doctor by years of age and income in ten thousands, 300 people at a time."""
     beta = ppl.normals("beta", 4, 2.0)
@@ -128,7 +128,7 @@ def _guns() -> tuple:
     return violent, np.column_stack([prisoners, income]), codes(state)
 
 
-@latest("minibatches", _guns, batch=117)
+@entry("minibatches", _guns, batch=117)
 def states(ppl, y, X, state, batch=None):
     """Violent crimes by prisoners and dollars, with a level for each of 51 states; raw numbers."""
     mu = ppl.sample("mu", ppl.Normal(0.0, 1000.0))
@@ -145,7 +145,7 @@ def _sleep() -> tuple:
     return reaction, days, codes(subject)
 
 
-@latest("own_parameters", _sleep)
+@entry("own_parameters", _sleep)
 def sleepers(ppl, y, days, subject):
     """Milliseconds; the mean, the slope and both widths are parameters that begin at one."""
     positive = ppl.constraints.positive

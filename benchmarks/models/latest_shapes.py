@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .entries import columns, latest, standard
+from .entries import columns, entry, standard
 
 
 def _ozone() -> tuple:
@@ -11,7 +11,7 @@ def _ozone() -> tuple:
     return degrees[seen], ozone[seen]
 
 
-@latest("kinks", _ozone)
+@entry("kinks", _ozone)
 def ozone(ppl, x, y):
     """Ozone by degrees Fahrenheit, a line that bends where it is not known, Laplace's noise."""
     knot, level = ppl.draws(knot=ppl.Normal(75.0, 20.0), level=ppl.Normal(0.0, 100.0))
@@ -22,7 +22,7 @@ def ozone(ppl, x, y):
     ppl.rows(ppl.Laplace(level + slopes[0] * left + slopes[1] * right, sigma), y)
 
 
-@latest("kinks", lambda: tuple(columns("datasets", "rock", "area", "peri", "perm")))
+@entry("kinks", lambda: tuple(columns("datasets", "rock", "area", "peri", "perm")))
 def rocks(ppl, area, peri, y):
     """Absolute deviations of permeability by pixels, in thousands."""
     start = ppl.sample("start", ppl.Normal(0.0, 1000.0))
@@ -37,7 +37,7 @@ def _accidents() -> tuple:
     return years.astype(float), np.histogram(date, np.arange(1851, 1964))[0].astype(float)
 
 
-@latest("jumps", _accidents)
+@entry("jumps", _accidents)
 def three_rates(ppl, t, y):
     """Accidents in mines, whose rate changes in two unknown years."""
     first, part = ppl.draws(first=ppl.Uniform(1851.0, 1963.0), part=ppl.Uniform(0.0, 1.0))
@@ -47,7 +47,7 @@ def three_rates(ppl, t, y):
     ppl.rows(ppl.Poisson(rate), y)
 
 
-@latest("jumps", lambda: tuple(columns("datasets", "cars", "speed", "dist")))
+@entry("jumps", lambda: tuple(columns("datasets", "cars", "speed", "dist")))
 def step_in_speed(ppl, x, y):
     """Braking distances, by a line with a step."""
     at = ppl.sample("at", ppl.Uniform(4.0, 25.0))
@@ -57,7 +57,7 @@ def step_in_speed(ppl, x, y):
     ppl.rows(ppl.Normal(mean, sigma), y)
 
 
-@latest("mixtures", lambda: tuple(columns("MASS", "crabs", "CL", "FL")))
+@entry("mixtures", lambda: tuple(columns("MASS", "crabs", "CL", "FL")))
 def crabs(ppl, x, y):
     """Two lines through crabs of two species, in millimetres."""
     weight = ppl.sample("weight", ppl.Beta(2.0, 2.0))
@@ -69,7 +69,7 @@ def crabs(ppl, x, y):
     ppl.factor("rows", ppl.logaddexp(one, two).sum())
 
 
-@latest("mixtures", lambda: (columns("MASS", "SP500", "dat")[0][::10],))
+@entry("mixtures", lambda: (columns("MASS", "SP500", "dat")[0][::10],))
 def returns(ppl, y):
     """Calm and wild days on a market, in percent."""
     weight, mu = ppl.draws(weight=ppl.Uniform(0.0, 1.0), mu=ppl.Normal(0.0, 1.0))
@@ -79,7 +79,7 @@ def returns(ppl, y):
     ppl.factor("rows", ppl.logaddexp(one, two).sum())
 
 
-@latest("enumerated", lambda: tuple(columns("datasets", "discoveries", "value")), enumerated=True)
+@entry("enumerated", lambda: tuple(columns("datasets", "discoveries", "value")), enumerated=True)
 def discoveries(ppl, y):
     """Years of few and of many discoveries, a class for each."""
     share = ppl.sample("share", ppl.Beta(1.0, 1.0))
@@ -90,7 +90,7 @@ def discoveries(ppl, y):
         ppl.sample("y", ppl.Poisson(rate), obs=y)
 
 
-@latest("dynamic_supports", lambda: (np.array([3.0, 41.0, 22.0, 9.0]),))
+@entry("dynamic_supports", lambda: (np.array([3.0, 41.0, 22.0, 9.0]),))
 def cut_points(ppl, y):
     """Each cut point lies above the one before; counts between them in pounds of ten."""
     one = ppl.sample("one", ppl.Uniform(0.0, 10.0))
@@ -106,7 +106,7 @@ def _reactions() -> tuple:
     return conc[low], rate[low]
 
 
-@latest("ridges", _reactions)
+@entry("ridges", _reactions)
 def slow_reactions(ppl, x, y):
     """Only low concentrations, which tell hardly more than a ratio of two numbers."""
     most, half = ppl.draws(most=ppl.LogNormal(5.0, 2.0), half=ppl.LogNormal(0.0, 2.0))
@@ -114,7 +114,7 @@ def slow_reactions(ppl, x, y):
     ppl.rows(ppl.Normal(most * x / (half + x), sigma), y)
 
 
-@latest("ridges", lambda: (np.array([250.0, 262.0, 241.0]),))
+@entry("ridges", lambda: (np.array([250.0, 262.0, 241.0]),))
 def power(ppl, y):
     """A base to a power."""
     base, exponent = ppl.draws(base=ppl.LogNormal(1.0, 1.0), exponent=ppl.Normal(2.0, 2.0))
@@ -127,7 +127,7 @@ def _braking() -> tuple:
     return standard(speed), standard(distance)
 
 
-@latest("networks", _braking)
+@entry("networks", _braking)
 def braking(ppl, x, y):
     """Three smooth units."""
     first, bias = ppl.normals("first", 3), ppl.normals("bias", 3)
@@ -143,7 +143,7 @@ def _air() -> tuple:
     return standard(np.column_stack([degrees, wind])[seen]), standard(np.log(ozone[seen]))
 
 
-@latest("networks", _air)
+@entry("networks", _air)
 def air(ppl, X, y):
     """Two inputs, four units with tanh, heavy-tailed noise."""
     first, bias = ppl.normals("first", 8).reshape((2, 4)), ppl.normals("bias", 4)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .entries import codes, columns, latest
+from .entries import codes, columns, entry
 
 PI = float(np.pi)
 
@@ -12,7 +12,7 @@ def _sunspots() -> tuple:
     return year[::3] - year[::3].mean(), count[::3]
 
 
-@latest("dynamics", _sunspots)
+@entry("dynamics", _sunspots)
 def sunspots(ppl, t, y):
     """A wave through counts of every third year: hardly any ascent leads to its period."""
     period = ppl.sample("period", ppl.Uniform(4.0, 60.0))
@@ -23,7 +23,7 @@ def sunspots(ppl, t, y):
     ppl.rows(ppl.Normal(mean, sigma), y)
 
 
-@latest("dynamics", lambda: tuple(columns("datasets", "lynx", "time", "value")))
+@entry("dynamics", lambda: tuple(columns("datasets", "lynx", "time", "value")))
 def lynx_wave(ppl, t, y):
     """A height and a phase, through logarithms of trappings; calendar years."""
     period, height = ppl.draws(period=ppl.Gamma(4.0, 0.3), height=ppl.HalfNormal(3.0))
@@ -38,7 +38,7 @@ def _months() -> tuple:
     return 12 * (month[:90:2] - month[0]), degrees[:90:2]
 
 
-@latest("dynamics", _months)
+@entry("dynamics", _months)
 def temperatures(ppl, t, y):
     """Every second month of Nottingham, in degrees Fahrenheit; the year's length is not known."""
     omega = ppl.sample("omega", ppl.Uniform(0.05, 1.5))
@@ -54,7 +54,7 @@ def _beats() -> tuple:
     return t, 300 * np.sin(2.1 * t) + 200 * np.sin(2.6 * t + 1) + 80 * rng.normal(size=80)
 
 
-@latest("dynamics", _beats)
+@entry("dynamics", _beats)
 def beats(ppl, t, y):
     """Two waves whose frequencies lie near to each other, the second above the first."""
     first, gap = ppl.draws(first=ppl.LogNormal(0.5, 0.7), gap=ppl.Exponential(1.0))
@@ -66,7 +66,7 @@ def beats(ppl, t, y):
     ppl.rows(ppl.Normal(mean, sigma), y)
 
 
-@latest("dynamics", lambda: tuple(columns("datasets", "uspop", "time", "value")))
+@entry("dynamics", lambda: tuple(columns("datasets", "uspop", "time", "value")))
 def population(ppl, t, y):
     """Logistic growth of the United States, in millions; calendar years."""
     capacity, rate = ppl.draws(capacity=ppl.LogNormal(5.0, 1.0), rate=ppl.LogNormal(-3.0, 1.0))
@@ -80,7 +80,7 @@ def _pines() -> tuple:
     return height, age, codes(seed)
 
 
-@latest("dynamics", _pines)
+@entry("dynamics", _pines)
 def pines(ppl, y, age, seed):
     """Heights of pines from fourteen seeds, which grow to heights of their own; feet and years."""
     tallest, rate = ppl.draws(tallest=ppl.Normal(100.0, 50.0), rate=ppl.LogNormal(-3.0, 1.0))
@@ -92,7 +92,7 @@ def pines(ppl, y, age, seed):
     ppl.rows(ppl.Normal(mean, sigma), y)
 
 
-@latest("dynamics", lambda: tuple(columns("datasets", "Indometh", "time", "conc")))
+@entry("dynamics", lambda: tuple(columns("datasets", "Indometh", "time", "conc")))
 def two_rates(ppl, t, y):
     """Two rates of elimination, which can change places."""
     amounts = ppl.sample("amounts", ppl.LogNormal(0.0, 1.0).expand([2]).to_event(1))
@@ -102,7 +102,7 @@ def two_rates(ppl, t, y):
     ppl.rows(ppl.LogNormal(ppl.log(mean), sigma), y)
 
 
-@latest("processes", lambda: tuple(columns("datasets", "LakeHuron", "time", "value")))
+@entry("processes", lambda: tuple(columns("datasets", "LakeHuron", "time", "value")))
 def levels_of_a_lake(ppl, t, y):
     """An autoregression about a line, in feet above the sea and calendar years."""
     start, slope = ppl.draws(start=ppl.Normal(500.0, 200.0), slope=ppl.Normal(0.0, 1.0))
@@ -117,7 +117,7 @@ def _deaths() -> tuple:
     return t - t[0], deaths
 
 
-@latest("processes", _deaths)
+@entry("processes", _deaths)
 def deaths(ppl, t, y):
     """A process that comes back after an unknown period, in deaths a month."""
     base, scale = ppl.draws(base=ppl.Normal(0.0, 5000.0), scale=ppl.HalfNormal(2000.0))
@@ -134,7 +134,7 @@ def _eye(size: int) -> np.ndarray:
     return np.eye(size)
 
 
-@latest("processes", lambda: tuple(columns("datasets", "Nile", "value")))
+@entry("processes", lambda: tuple(columns("datasets", "Nile", "value")))
 def local_level(ppl, y):
     """The river's level walks, a hundred steps of their own."""
     first, tau = ppl.draws(first=ppl.Normal(0.0, 2000.0), tau=ppl.HalfNormal(100.0))

@@ -34,9 +34,7 @@ def _poisson(ppl, eta):
 
 
 entry(GROUP, lambda: _logistic(2000, 20, 121), "logistic", batch=200)(_glm(_bernoulli))
-entry(GROUP, lambda: _logistic(1000, 40, 122), "logistic_wide", batch=50, held_out=True)(
-    _glm(_bernoulli, 1.0)
-)
+entry(GROUP, lambda: _logistic(1000, 40, 122), "logistic_wide", batch=50)(_glm(_bernoulli, 1.0))
 
 
 def _visits() -> tuple:
@@ -88,7 +86,7 @@ def _raw() -> tuple:
     return np.column_stack([np.ones(1500), education[rows], experience[rows]]), dollars[rows]
 
 
-@entry(GROUP, _raw, batch=150, held_out=True)
+@entry(GROUP, _raw, batch=150)
 def raw_wages(ppl, X, y, batch=None):
     beta = ppl.normals("beta", 3, 500.0)
     sigma = ppl.sample("sigma", ppl.HalfNormal(1000.0))

@@ -58,7 +58,7 @@ def _crossing() -> tuple:
     return x, 0.5 + slope * x + 0.3 * rng.normal(size=90)
 
 
-@entry(GROUP, _crossing, held_out=True)
+@entry(GROUP, _crossing)
 def crossing(ppl, x, y):
     """Two regression lines that cross."""
     share = ppl.sample("share", ppl.Beta(2.0, 2.0))
@@ -88,7 +88,7 @@ def _clusters() -> tuple:
     return (rng.normal(np.repeat([-400.0, 0.0, 350.0, 900.0], 25), 60.0),)
 
 
-@entry(GROUP, _clusters, held_out=True)
+@entry(GROUP, _clusters)
 def raw_clusters(ppl, y):
     """Four components in hundreds, one common width."""
     loc = ppl.normals("loc", 4, 500.0)

@@ -35,7 +35,7 @@ def wave(ppl, X, y):
     ppl.rows(ppl.Normal(mean, 0.1), y, "data")
 
 
-@entry(GROUP, _wave, held_out=True)
+@entry(GROUP, _wave)
 def wave_relu(ppl, X, y):
     mean = _layers(ppl, X, 10, _relu, 2.0)
     sigma = ppl.sample("sigma", ppl.HalfNormal(1.0))
@@ -86,7 +86,7 @@ def rates(ppl, X, y):
     ppl.rows(ppl.Poisson(ppl.exp(eta.clip(-10.0, 10.0))), y, "data")
 
 
-@entry(GROUP, _moons, held_out=True)
+@entry(GROUP, _moons)
 def learned_width(ppl, X, y):
     """The scale of the weights is a latent too."""
     width = ppl.sample("width", ppl.HalfCauchy(1.0))

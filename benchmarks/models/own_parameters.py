@@ -59,7 +59,7 @@ def _schools() -> tuple:
     return y, np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 
 
-@entry(GROUP, _schools, held_out=True)
+@entry(GROUP, _schools)
 def empirical_bayes(ppl, y, sigma):
     """Mean and scale of the schools' effects are parameters."""
     mu = ppl.param("mu", ppl.array(0.0))
@@ -108,7 +108,7 @@ def _kernel_data() -> tuple:
     return np.arange(25.0) / 5, standard(level[::4])
 
 
-@entry(GROUP, _kernel_data, held_out=True)
+@entry(GROUP, _kernel_data)
 def kernel(ppl, x, y):
     """A Gaussian process at 25 points; length, amplitude and noise are parameters."""
     positive = _constraints(ppl).positive

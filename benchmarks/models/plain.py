@@ -86,7 +86,7 @@ def _seeds() -> tuple:
     return rng.integers(5, 60, 21).astype(float), design(21, 3, 132)
 
 
-@entry(GROUP, lambda: (*_seeds(), _germinated()), held_out=True)
+@entry(GROUP, lambda: (*_seeds(), _germinated()))
 def germination(ppl, total, X, y):
     beta = ppl.normals("beta", 3, 3.0)
     tau = ppl.sample("tau", ppl.HalfNormal(1.0))
@@ -109,7 +109,7 @@ def _lifetimes() -> tuple:
     return x, np.minimum(time, 15.0), (time < 15).astype(float)
 
 
-@entry(GROUP, _lifetimes, held_out=True)
+@entry(GROUP, _lifetimes)
 def survival(ppl, x, time, died):
     """A Weibull regression with censoring."""
     shape = ppl.sample("shape", ppl.LogNormal(0.0, 0.5))

@@ -41,7 +41,7 @@ def _two_lengths(ppl, x, y, scale=1.0):
 
 
 entry(GROUP, lambda: _two_scales(31, (4.0, 0.4)), "long_and_short")(_two_lengths)
-entry(GROUP, lambda: _two_scales(32, (2.0, 0.25), 25), "near_scales", held_out=True)(_two_lengths)
+entry(GROUP, lambda: _two_scales(32, (2.0, 0.25), 25), "near_scales")(_two_lengths)
 
 
 def _lake() -> tuple:
@@ -73,7 +73,7 @@ def _spots() -> tuple:
     return np.arange(36.0) / 10, standard(np.sqrt(spots[100:136]))
 
 
-@entry(GROUP, _spots, held_out=True)
+@entry(GROUP, _spots)
 def spots(ppl, x, y):
     """A periodic part that decays, and a smooth one."""
     np = ppl

@@ -25,7 +25,7 @@ def salaries_centred(ppl, y, group):
     ppl.rows(ppl.Normal(effect[group], sigma), y)
 
 
-@entry(GROUP, _salaries, held_out=True)
+@entry(GROUP, _salaries)
 def salaries_offsets(ppl, y, group):
     """Effects around zero with a fixed wide prior each, and a common mean beside them."""
     mu, sigma = ppl.draws(mu=ppl.Normal(0.0, 10_000.0), sigma=ppl.Exponential(1 / 500.0))
@@ -73,7 +73,7 @@ def _houses() -> tuple:
     return np.column_stack([np.ones(len(X)), X]), 1000 * price
 
 
-@entry(GROUP, _houses, held_out=True)
+@entry(GROUP, _houses)
 def houses(ppl, X, y):
     beta = ppl.normals("beta", X.shape[1], 10_000.0)
     sigma = ppl.sample("sigma", ppl.LogNormal(8.0, 2.0))
@@ -103,7 +103,7 @@ def _census() -> tuple:
     return np.arange(len(population)) * 10.0 + 1790.0, population * 1000
 
 
-@entry(GROUP, _census, held_out=True)
+@entry(GROUP, _census)
 def census(ppl, year, y):
     """Logistic growth, calendar years, people in thousands."""
     capacity, middle = ppl.draws(capacity=ppl.LogNormal(12.0, 1.0), middle=ppl.Normal(1900.0, 50.0))

@@ -22,7 +22,7 @@ def _banana(sigma: float) -> Any:
 
 
 entry(GROUP, _nothing, "banana")(_banana(0.1))
-entry(GROUP, _nothing, "narrow_banana", held_out=True)(_banana(0.02))
+entry(GROUP, _nothing, "narrow_banana")(_banana(0.02))
 
 
 @entry(GROUP, _nothing)
@@ -59,7 +59,7 @@ def _enzyme() -> tuple:
     return dose, 40 * dose / (8 + dose) * np.exp(0.02 * rng.normal(size=5))
 
 
-@entry(GROUP, _enzyme, held_out=True)
+@entry(GROUP, _enzyme)
 def enzyme(ppl, dose, y):
     """Michaelis and Menten's curve far from saturation: a ratio is known."""
     top, half = ppl.draws(top=ppl.HalfNormal(50.0), half=ppl.HalfNormal(10.0))

