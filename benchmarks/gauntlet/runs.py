@@ -184,19 +184,19 @@ class _TimeIsUp(BaseException):
 
 @contextmanager
 def alarm(seconds: float) -> Iterator[None]:
-    """Raise ``TimeoutError`` if what is inside takes longer."""
+    """Raise ``TimeoutError`` if what is inside takes more CPU seconds."""
 
     def give_up(*_: Any) -> None:
         raise _TimeIsUp
 
-    signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     except _TimeIsUp:
-        raise TimeoutError(f"more than {seconds:g} s") from None
+        raise TimeoutError(f"more than {seconds:g} CPU s") from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def precision(ppl: str, dtype: str) -> Any:
