@@ -10,7 +10,7 @@ MARK ?= not slow
 # 0 leaves the code of pages out of the site.
 EXECUTE ?= 1
 
-.PHONY: demo test test-gpu test-oldest test-newest test-kernels test-upstream lint format docs notebooks dist clean
+.PHONY: demo test test-gpu test-oldest test-newest test-kernels test-upstream quick lint format docs notebooks dist clean
 
 demo: $(VENV)/.ready-examples
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -74,6 +74,10 @@ ifeq ($(CHECKOUTS),)
 else
 	OMP_NUM_THREADS=1 $(BIN)/python tests/upstream/run.py $(CHECKOUTS) -- -q -n $(JOBS) $(PYTEST_ARGS)
 endif
+
+# Whether fits became worse than those of docs/benchmarks/quick.csv: a dozen models in minutes.
+quick: $(VENV)/.ready-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks --quick $(QUICK_ARGS)
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

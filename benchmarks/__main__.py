@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "--publish":
         pages.OUT, arguments = pages.FOLDER, arguments[1:]
     name, *rest = arguments
+    name = name.removeprefix("--")  # of --quick
     if name in ("unseen", "everyday"):  # other sets of the same runner
         name, rest = "gauntlet", ["--part", name, *rest]
     if name not in {script.name for script in scripts()}:

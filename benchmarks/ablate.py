@@ -21,6 +21,7 @@ import re
 import subprocess
 import time
 import warnings
+from collections.abc import Callable
 from itertools import product
 from statistics import median
 from typing import Any
@@ -61,8 +62,13 @@ SINGLE, IMPROPER = "single", "flat"
 ASKED = {"many": {"family": "diagonal"}, "integrals": {"curvature": "quadrature"}}
 
 
-def measured(entry: Entry, target: Target, mechanism: str, ppl: str, seed: int) -> dict[str, Any]:
-    """The row of one fit without a mechanism, or with all for the empty name."""
+def measured(
+    entry: Entry, target: Target, mechanism: str, ppl: str, seed: int, more: Callable = lambda _: {}
+) -> dict[str, Any]:
+    """The row of one fit without a mechanism, or with all for the empty name.
+
+    :param more: gives other cells of a result.
+    """
     options: dict[str, Any] = dict(ASKED.get(entry.group, {}))
     if mechanism == "curvature":  # whose other choices have no chains
         options["curvature"] = "hessian"
@@ -79,7 +85,7 @@ def measured(entry: Entry, target: Target, mechanism: str, ppl: str, seed: int) 
             said = runs.claims(result)
             row |= {name: said[name] for name in ("verdict", "gradients")}
             row |= {"claimed": f"{result.bound:.4f}", "error": f"{result.bound_error:.4f}"}
-            row["said"] = said["reason"][:200]
+            row |= {"said": said["reason"][:200], **more(result)}
             if type(result.guide).__name__.startswith("Reparametrized"):
                 return row
             gaussian = runs.GAUSSIANS[ppl](result)
