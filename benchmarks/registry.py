@@ -13,6 +13,24 @@ FOLDER = Path(__file__).parent
 #: The last line of a script's docstring.
 LAST_LINE = re.compile(r"^Time: (.+?)\. Data: (.+)\.\Z", re.MULTILINE)
 
+#: What ``all`` runs, and the minutes of a core that it may take: three hours of two cores together.
+RUNS = {
+    "time_to_posterior": 100,
+    "ablate": 50,
+    "networks": 30,
+    "networks --paths": 30,
+    "papers": 30,
+    "soak --ppl numpyro --fits 2000 --guides 200": 20,
+    "soak --ppl pyro --fits 2000 --guides 200": 20,
+    "corrected": 15,
+    "posterior_accuracy": 15,
+    "glmm_peers": 15,
+    "language_model --publish": 15,
+    "ivon": 8,
+    "quick": 8,
+    "examples.demo": 4,
+}
+
 
 class Script(NamedTuple):
     """A benchmark."""
