@@ -198,20 +198,3 @@ def special(ppl: Ppl) -> Any:
 def sigmoid(ppl: Ppl, x: Any) -> Any:
     """The logistic function, with finite gradients far out."""
     return 0.5 * (1 + ppl.tanh(0.5 * x))
-
-
-def log_sigmoid(ppl: Ppl, x: Any) -> Any:
-    """Its logarithm."""
-    return -ppl.logaddexp(-x, 0 * x)
-
-
-def log_sum_exp(ppl: Ppl, x: Any) -> Any:
-    """Along the last axis."""
-    return special(ppl).logsumexp(x, -1)
-
-
-def log_negative_binomial(ppl: Ppl, phi: Any, mean: Any, count: Any) -> Any:
-    """The log density of a count with variance ``mean + mean^2 / phi``."""
-    gammaln = special(ppl).gammaln
-    ways = gammaln(count + phi) - gammaln(phi) - gammaln(count + 1)
-    return ways - phi * ppl.log1p(mean / phi) + count * (ppl.log(mean) - ppl.log(phi + mean))
