@@ -45,7 +45,7 @@ MODELS = (
     "raw_scale/miles", "mixtures/bugs", "minibatches/wives", "single/offset", "kinks/durables",
     "own_parameters/rails", "ridges/product", "flat/separated",
 )  # fmt: skip
-#: Ratios to the last table that are too much: in the median, and of a model's gradients.
+#: Ratios to the last table that are too much: in the median, and of all gradients of a model.
 MEDIAN, ONE = 1.5, 3.0
 PRIOR, NOISE = 2.0, 0.5
 
@@ -116,20 +116,23 @@ def _draws(result: Any) -> dict[str, str]:
 
 def worse(old: list[dict[str, str]], new: list[dict[str, str]]) -> dict[str, list[str]]:
     """What is worse than in the last table, in words, by kind."""
-    last = {_key(row): row for row in old}
-    pairs = {_key(row): (last.get(_key(row), {}), row) for row in new}
+    last, empty = {_key(row): row for row in old}, dict.fromkeys([*COLUMNS, STOCK], "")
+    pairs = {_key(row): (last.get(_key(row), empty), row) for row in new}
     found: dict[str, list[str]] = {"false": [], "lost": []}
     for key, (was, row) in pairs.items():
-        found["false"] += [key] * (row["false"] > was.get("false", ""))
-        found["lost"] += [key] * (was.get("verdict") == "certified" != row["verdict"])
+        found["false"] += [key] * (row["false"] > was["false"])
+        found["lost"] += [key] * (was["verdict"] == "certified" != row["verdict"])
     for kind in ("gradients", STOCK):
-        both = {key: pair for key, pair in pairs.items() if pair[0].get(kind) and pair[1][kind]}
+        both = {key: pair for key, pair in pairs.items() if pair[0][kind] and pair[1][kind]}
         ratios = {key: float(b[kind]) / max(float(a[kind]), 1e-9) for key, (a, b) in both.items()}
         middle = median(ratios.values()) if ratios else 1.0
         print(f"ngvi: {kind} * {middle:.2f} in the median of {len(ratios)} fits")
         found[kind] = ["in the median"] if middle > MEDIAN else []
-        if kind == "gradients":
-            found[kind] += [f"{key} * {ratio:.2f}" for key, ratio in ratios.items() if ratio > ONE]
+    totals: dict[str, Any] = {}  # of all seeds, which differ by more than changes make
+    for was, row in pairs.values():
+        two = np.array([float(was["gradients"] or 0), float(row["gradients"] or 0)])
+        totals[row["model"]] = totals.get(row["model"], 0.0) + two
+    found["gradients"] += [f"{k} * {b / a:.2f}" for k, (a, b) in totals.items() if b > ONE * a > 0]
     return found
 
 
