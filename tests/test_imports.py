@@ -33,7 +33,7 @@ def imported_without_warnings(name):
         warnings.simplefilter("always")
         __import__(name)
     found["warnings"] = [str(warning.message) for warning in caught]
-    found["slow"] = sorted(set(sys.modules) & {{"arviz", "matplotlib"}})
+    found["slow"] = sorted(set(sys.modules) & {{"arviz", "matplotlib", "scipy.stats"}})
 """
 
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy import special
+import scipy
 
 from ngvi.conjugate.families import FAMILIES, Exponential
 from ngvi.families.base import Array
@@ -59,8 +59,8 @@ class ConjugateSite:
 
     ops: ClassVar[Matrices] = Matrices()
     xp: ClassVar[Any] = np
-    digamma: ClassVar[Any] = staticmethod(special.digamma)
-    lgamma: ClassVar[Any] = staticmethod(special.gammaln)
+    digamma: ClassVar[Any] = staticmethod(lambda x: scipy.special.digamma(x))
+    lgamma: ClassVar[Any] = staticmethod(lambda x: scipy.special.gammaln(x))
     at: ClassVar[Callable]  #: Return the points of signs, whose derivative is :meth:`draw_jvp`.
     _jvp: ClassVar[Callable]  #: Differentiate a function at a point along a tangent.
 

@@ -21,8 +21,7 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
-from scipy.stats import chi2
+import scipy
 
 #: The ends would be a radius of zero, whose weights are infinite, and an infinite one.
 LEVELS = (1e-6, 1.0 - 1e-6)
@@ -43,7 +42,7 @@ def spherical_points(rng: np.random.Generator, dim: int, num_groups: int) -> lis
     :return: a group has ``2 d + 1`` points.
     """
     levels = (rng.random() + np.arange(num_groups) / num_groups) % 1.0
-    squares = chi2.ppf(np.clip(levels, *LEVELS), dim + 2)
+    squares = 2.0 * scipy.special.gammaincinv(0.5 * dim + 1.0, np.clip(levels, *LEVELS))
     groups = []
     for square in squares:
         points = np.sqrt(square) * _rotation(rng, dim)
@@ -78,7 +77,9 @@ def quintic_points(rng: np.random.Generator, dim: int, num_groups: int) -> list[
     strata = np.stack([rng.permutation(num_groups) for _ in range(3)], -1)
     levels = np.clip((strata + rng.random(strata.shape)) / num_groups, *LEVELS)
     groups = []
-    for first, second, between in chi2.ppf(levels, [dim + 4, dim + 2, 2]):
+    for first, second, between in 2.0 * scipy.special.gammaincinv(
+        [0.5 * dim + 2.0, 0.5 * dim + 1.0, 1.0], levels
+    ):
         trace, product = first + second + between, first * second
         large = 0.5 * (trace + np.sqrt(trace**2 - 4.0 * product))
         squares = np.array([product / large, large])
@@ -130,7 +131,7 @@ def radius_polynomial(dim: int) -> np.ndarray:
 
     :return: the coefficients, the highest power first.
     """
-    x = np.linspace(ndtri(LEVELS[0]), ndtri(LEVELS[1]), 4001)
-    roots = np.cbrt(chi2.ppf(ndtr(x), dim + 2))
+    x = np.linspace(scipy.special.ndtri(LEVELS[0]), scipy.special.ndtri(LEVELS[1]), 4001)
+    roots = np.cbrt(2.0 * scipy.special.gammaincinv(0.5 * dim + 1.0, scipy.special.ndtr(x)))
     fitted = np.polynomial.Chebyshev.fit(x, roots, 11)
     return fitted.convert(kind=np.polynomial.Polynomial).coef[::-1]

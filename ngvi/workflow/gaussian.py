@@ -7,9 +7,7 @@ import functools
 from typing import Any
 
 import numpy as np
-from scipy.linalg import solve_triangular
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components
+import scipy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +33,7 @@ class DenseGaussian:
         """
         upper = np.linalg.cholesky(precision[..., ::-1, ::-1])[..., ::-1, ::-1]
         if upper.ndim == 2:
-            inverse = solve_triangular(upper, np.eye(len(mean)))
+            inverse = scipy.linalg.solve_triangular(upper, np.eye(len(mean)))
         else:
             inverse = np.triu(np.linalg.inv(upper))
         return cls(mean, np.swapaxes(inverse, -1, -2), blocks)
@@ -92,12 +90,14 @@ class DenseGaussian:
         """
         if self.known_blocks is not None:
             return self.known_blocks
-        pattern = csr_matrix(np.abs(self.factor) > 0)
+        pattern = scipy.sparse.csr_matrix(np.abs(self.factor) > 0)
         # Rows and columns are the two sides of a graph: a column need not have its row's number.
         dim = self.dim
-        both = csr_matrix((pattern.data, pattern.indices + dim, pattern.indptr), (dim, 2 * dim))
+        both = scipy.sparse.csr_matrix(
+            (pattern.data, pattern.indices + dim, pattern.indptr), (dim, 2 * dim)
+        )
         both.resize((2 * dim, 2 * dim))
-        return connected_components(both, directed=False)[1][:dim]
+        return scipy.sparse.csgraph.connected_components(both, directed=False)[1][:dim]
 
     @functools.cached_property
     def has_one_block(self) -> bool:

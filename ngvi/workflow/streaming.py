@@ -19,7 +19,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 from ngvi.inference.change import Change
 from ngvi.inference.estimate import State
@@ -179,7 +179,7 @@ def is_part(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     seen = np.bincount(many, minlength=numbers.max() + 1)
     # A new row is one of those that are there once with about this probability (Good, 1953).
     chance = min(1.0, 2 * (np.sum(seen == 2) + 1) / len(many))
-    if binom.sf(np.sum(seen[few] == 1) - 1, count, chance) <= LEVELS.tiny**2:
+    if scipy.special.bdtrc(np.sum(seen[few] == 1) - 1.0, count, chance) <= LEVELS.tiny**2:
         return True
     # Rows like these, drawn anew, would stand there somewhere with this probability.
     parts = seen[few] / len(many)

@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import ndtr
+import scipy
 
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference.draws.chains import effective_draws, error_of_stddevs, r_hat
@@ -202,7 +201,11 @@ def joint_score(errors: np.ndarray) -> float:
     """
     known = errors[np.isfinite(errors) & (errors > 0)]
     ratios = known.max(initial=0.0) / known
-    return brentq(lambda z: 2.0 * ndtr(-z * ratios).sum() - 0.05, 0.0, 40.0) if known.size else 0.0
+    if not known.size:
+        return 0.0
+    return scipy.optimize.brentq(
+        lambda z: 2.0 * scipy.special.ndtr(-z * ratios).sum() - 0.05, 0.0, 40.0
+    )
 
 
 def flat(values: dict[str, np.ndarray], num_axes: int = 1) -> np.ndarray:

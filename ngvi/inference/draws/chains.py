@@ -10,8 +10,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import rankdata
+import scipy
 
 #: Most numbers of a transform, for the memory's sake.
 AT_ONCE = 2**22
@@ -101,7 +100,8 @@ def _halves(draws: np.ndarray) -> np.ndarray:
 
 def _normal_scores(draws: np.ndarray) -> np.ndarray:
     rows = draws.reshape(-1, draws.shape[2])
-    return ndtri((rankdata(rows, axis=0) - 0.375) / (len(rows) + 0.25)).reshape(draws.shape)
+    ranks = scipy.stats.rankdata(rows, axis=0)
+    return scipy.special.ndtri((ranks - 0.375) / (len(rows) + 0.25)).reshape(draws.shape)
 
 
 def _scale_reduction(draws: np.ndarray) -> np.ndarray:

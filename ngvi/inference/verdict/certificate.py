@@ -22,7 +22,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+import scipy
 
 from ngvi.inference.estimate import Estimate
 from ngvi.inference.metric import Metric
@@ -54,7 +54,7 @@ def upper_limit(differences: np.ndarray, rest: float, confidence: float) -> floa
     spread = float(np.std(differences, ddof=1)) if count > 1 else math.inf
     if spread == 0.0:
         return mean + rest
-    error = float(student.ppf(confidence, count - 1)) * spread / math.sqrt(count)
+    error = float(scipy.special.stdtrit(count - 1, confidence)) * spread / math.sqrt(count)
     of_square = error**2 / (4.0 * mean) if mean > 0 else 0.0
     return mean + rest + error + of_square
 

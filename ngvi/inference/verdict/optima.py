@@ -25,7 +25,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaln
+import scipy
 
 from ngvi.inference.estimate import State
 from ngvi.inference.search import Status
@@ -108,7 +108,9 @@ def better_elsewhere(num_starts: int, num_optima: int) -> float:
     if not num_starts:
         return 1.0
     a = CONCENTRATIONS
-    log_weights = num_optima * np.log(a) + gammaln(a) - gammaln(a + num_starts)
+    log_weights = (
+        num_optima * np.log(a) + scipy.special.gammaln(a) - scipy.special.gammaln(a + num_starts)
+    )
     weights = np.exp(log_weights - log_weights.max())
     new = (a[:, None] / (a[:, None] + num_starts + np.arange(num_starts))).sum(1)
     return float(weights @ (new / (num_optima + new)) / weights.sum())
