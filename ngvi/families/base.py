@@ -27,7 +27,7 @@ What estimators and rules do with a family are functions: :mod:`~ngvi.families.d
 ``natural_step`` or ``along``. What else it has follows from these, for a dense Gaussian at the cost
 of a few O(d^3) products. A family writes itself what it can do cheaper, and one that is not dense
 ``hessian_probes``, ``assemble_hessian`` and ``outer_products``, what its bonnet_price needs of a
-Hessian. ``docs/changing_the_code.md`` has one.
+Hessian. ``docs/tutorials/from_the_papers.md`` has one.
 """
 
 from __future__ import annotations

@@ -230,17 +230,17 @@ def _matrix_normal(dim: int, matrices: tuple) -> Case:
     return Case("MatrixNormal", random, covariance, {"matrices": matrices})
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "changing_the_code.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "from_the_papers.md"
 
 
 def sphere(ppl: Any) -> type:
-    """``N(mu, exp(2 a) I)``, by exactly what the page on changing the code prints."""
+    """``N(mu, exp(2 a) I)``, by exactly what the page on the papers prints."""
     return _sphere(ppl.name)
 
 
 @functools.cache
 def _sphere(name: str) -> type:
-    text = PAGE.read_text(encoding="utf-8").partition("**A family.**")[2]
+    text = PAGE.read_text(encoding="utf-8").partition("This one is `N(mu, s^2 I)`")[2]
     recipe, registered, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     if name == "pyro":
         recipe, registered = recipe.replace("jax.numpy", "torch").replace("numpyro", "pyro"), ""

@@ -1,4 +1,4 @@
-"""A family of ten methods, as the page on changing the code prints it, goes everywhere.
+"""A family of ten methods, as the page on the papers prints it, goes everywhere.
 
 What follows of a Gaussian is tested beside all others: ``test_every_family.py``.
 """
