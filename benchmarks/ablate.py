@@ -4,7 +4,8 @@
 
 fits the models that a mechanism is for (``MECHANISMS``, of the part ``newest``) with and without
 it, as users call it, in both packages with two seeds, and writes its row
-in ``docs/mechanisms.md`` from ``ablations.csv``. Fits that the CSV has are not done again.
+in ``docs/mechanisms.md`` from ``ablations.csv``. Fits that the CSV has are not done again
+without ``--anew``.
 
 A certified result is false where its Gaussian is more than 0.1 nats below the best of that model
 in the CSV, where another density (``gauntlet/target.py``) says so of its bound, or where the
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import time
 import warnings
 from collections.abc import Callable
@@ -126,17 +126,19 @@ def worth(mechanism: str, rows: list[dict[str, str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("mechanism", nargs="*", choices=[[], *MECHANISMS], help="all by default")
+    parser.add_argument("--anew", action="store_true", help="also fits that the CSV has")
     options = parser.parse_args()
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-    about = f"`python -m benchmarks ablate`, commit {commit}, seeds 0 and 1; {describe()}"
+    has = [] if options.anew else pages.read(NAME)
+    done = {tuple(row[key] for key in KEYS) for row in has}
+    about = f"`python -m benchmarks ablate`, seeds 0 and 1; {describe()}"
     path = pages.ROOT / "docs" / "mechanisms.md"
     for mechanism in options.mechanism or MECHANISMS:
         for entry in chosen(MECHANISMS[mechanism], "newest"):
-            done = {tuple(row[key] for key in KEYS) for row in pages.read(NAME)}
             fits = product(("", mechanism), [entry.name], PPLS, map(str, SEEDS))
             with jax.enable_x64(True):
                 target = Target(entry)
             for name, _, ppl, seed in [one for one in fits if one not in done]:
+                done.add((name, entry.name, ppl, seed))
                 row = measured(entry, target, name, ppl, int(seed))
                 print(*row.values(), flush=True)
                 pages.replace(NAME, [row], about, KEYS)

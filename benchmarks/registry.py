@@ -15,18 +15,21 @@ LAST_LINE = re.compile(r"^Time: (.+?)\. Data: (.+)\.\Z", re.MULTILINE)
 
 #: What ``all`` runs, and the minutes of a core that it may take: three hours of two cores together.
 RUNS = {
-    "time_to_posterior": 100,
-    "ablate": 50,
+    "time_to_posterior": 95,
+    "ablate --anew": 45,
     "networks": 30,
     "networks --paths": 30,
-    "papers": 30,
-    "soak --ppl numpyro --fits 2000 --guides 200": 20,
-    "soak --ppl pyro --fits 2000 --guides 200": 20,
+    "papers": 20,
+    "soak --ppl numpyro --fits 2000 --guides 200": 15,
+    "soak --ppl pyro --fits 2000 --guides 200": 15,
+    "soak --ppl pyro --steps 50000": 8,
+    "soak --ppl numpyro": 4,
+    "soak --ppl numpyro --optimiser Snngm": 4,
     "corrected": 15,
     "posterior_accuracy": 15,
-    "glmm_peers": 15,
     "language_model --publish": 15,
-    "ivon": 8,
+    "glmm_peers": 12,
+    "ivon": 10,
     "quick": 8,
     "examples.demo": 4,
 }

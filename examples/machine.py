@@ -12,8 +12,10 @@ PACKAGES = ("torch", "pyro-ppl", "jax", "numpyro", "optax")
 def describe() -> str:
     """One line: processor, cores, Python and the packages that matter."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}"
+    cores = os.cpu_count() or 1
+    used = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    ours = f", {used} of them used" if used < cores else ""
+    return f"{_processor()}, {cores} cores{ours}, Python {platform.python_version()}, {versions}"
 
 
 def _processor() -> str:
