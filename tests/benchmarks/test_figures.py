@@ -56,7 +56,7 @@ DEFINED = (
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 UNIT = (
     r"(?:%|percent\b|[mµ]?s\b|(?:milli)?seconds?\b|minutes?\b|hours?\b|nats?\b|gradients?\b"
-    r"|times (?:as|more|less|long|fast)|-?fold\b|[kMG]B\b|megabytes?\b|CPU\b|sds?\b"
+    r"|times (?:as|more|less|long|fast)|-?fold\b|[kMG]B\b|[mg][ie]gabytes?\b|CPU\b|sds?\b"
     r"|standard deviations\b|effective\b)"
 )
 #: A number with a unit, alone or first of several; one of so many; a cell of a table.
