@@ -8,4 +8,4 @@ package needs numpy and scipy only, and neither torch nor jax.
 from ngvi._warn import UsageWarning as UsageWarning
 from ngvi.errors import DamagedFileError as DamagedFileError
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
