@@ -16,6 +16,7 @@ import argparse
 import os
 import queue
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -38,14 +39,18 @@ def missing(name: str, folder: Path) -> list[str]:
     return [pattern for pattern in patterns if not any(folder.glob(pattern))]
 
 
-def command(run: str, folder: Path) -> list[str]:
-    """Of a run: ``examples.demo`` is a module of its own, the rest are benchmarks."""
-    name, *arguments = run.split()
-    if name.startswith("examples."):
-        return [sys.executable, "-m", name, *arguments, "--publish"]
-    takes_data = DATA[name] != "none"
-    data = ["--data-dir", str(folder.resolve())] if takes_data else []
-    return [sys.executable, "-m", "benchmarks", "--publish", name, *arguments, *data]
+def command(run: str, folder: Path) -> str:
+    """For a shell: ``examples.demo`` is a module of its own, the rest are benchmarks."""
+    lines = []
+    for part in run.format(commit=pages.commit()).split(" && "):
+        name, *arguments = part.split()
+        if name.startswith("examples."):
+            line = ["-m", name, *arguments, "--publish"]
+        else:
+            data = [] if DATA[name] == "none" else ["--data-dir", str(folder.resolve())]
+            line = ["-m", "benchmarks", "--publish", name, *arguments, *data]
+        lines.append(shlex.join([sys.executable, *line]))
+    return " && ".join(lines)
 
 
 def measure(run: str, folder: Path, seconds: float) -> dict[str, str]:
@@ -53,11 +58,12 @@ def measure(run: str, folder: Path, seconds: float) -> dict[str, str]:
     name, begin = run.split()[0], time.monotonic()
     if files := missing(name, folder):
         return {"run": run, "outcome": f"no data: put {', '.join(files)} into {folder}"}
-    log = Path("benchmark_output", re.sub(r"\W+", "_", run) + ".log")
+    log = Path("benchmark_output", re.sub(r"\W+", "_", run.partition(" && ")[0]) + ".log")
     log.parent.mkdir(exist_ok=True)
     with log.open("w") as file:
         process = subprocess.Popen(
             command(run, folder),
+            shell=True,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that what it starts ends with it

@@ -13,20 +13,23 @@ FOLDER = Path(__file__).parent
 #: The last line of a script's docstring.
 LAST_LINE = re.compile(r"^Time: (.+?)\. Data: (.+)\.\Z", re.MULTILINE)
 
+#: Of the commit that is measured, so that no old fits are taken for new ones.
+FITS = "benchmark_output/fits_{commit}.csv"
 #: What ``all`` runs, and the minutes of a core that it may take: three hours of two cores together.
 RUNS = {
-    "time_to_posterior": 95,
+    "time_to_posterior": 90,
     "ablate --anew": 45,
+    f"gauntlet --out {FITS} && gauntlet --table {FITS}": 30,
     "networks": 30,
     "networks --paths": 30,
-    "papers": 20,
+    "papers": 15,
     "soak --ppl numpyro --fits 2000 --guides 200": 15,
     "soak --ppl pyro --fits 2000 --guides 200": 15,
     "soak --ppl pyro --steps 50000": 8,
     "soak --ppl numpyro": 4,
     "soak --ppl numpyro --optimiser Snngm": 4,
     "corrected": 15,
-    "posterior_accuracy": 15,
+    "posterior_accuracy": 10,
     "language_model --publish": 15,
     "glmm_peers": 12,
     "ivon": 10,
