@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
         pages.OUT, arguments = pages.FOLDER, arguments[1:]
     name, *rest = arguments
     name = name.removeprefix("--")  # of --quick
-    if name in ("unseen", "everyday"):  # other sets of the same runner
+    if name == "everyday":  # another set of the same runner
         name, rest = "gauntlet", ["--part", name, *rest]
     if name not in {script.name for script in scripts()}:
         raise SystemExit(f"There is no benchmark {name!r}; python -m benchmarks lists them.")

@@ -63,11 +63,18 @@ ASKED = {"many": {"family": "diagonal"}, "integrals": {"curvature": "quadrature"
 
 
 def measured(
-    entry: Entry, target: Target, mechanism: str, ppl: str, seed: int, more: Callable = lambda _: {}
+    entry: Entry,
+    target: Target,
+    mechanism: str,
+    ppl: str,
+    seed: int,
+    more: Callable = lambda _: {},
+    limit: float = LIMIT,
 ) -> dict[str, Any]:
     """The row of one fit without a mechanism, or with all for the empty name.
 
     :param more: gives other cells of a result.
+    :param limit: CPU seconds after which it is given up.
     """
     options: dict[str, Any] = dict(ASKED.get(entry.group, {}))
     if mechanism == "curvature":  # whose other choices have no chains
@@ -76,9 +83,10 @@ def measured(
         options["options"] = FitOptions(**{mechanism: False})
     row: dict[str, Any] = dict(zip(KEYS, (mechanism, entry.name, ppl, seed), strict=True))
     row |= dict.fromkeys(("verdict", "claimed", "error", "bound", "gradients", "CPU s", "said"), "")
-    dtype, begin = "float32" if entry.group == SINGLE else "float64", time.process_time()
+    dtype = "float32" if entry.group == SINGLE else entry.precision
+    begin = time.process_time()
     try:
-        with warnings.catch_warnings(), runs.precision(ppl, dtype), runs.alarm(LIMIT):
+        with warnings.catch_warnings(), runs.precision(ppl, dtype), runs.alarm(limit):
             warnings.simplefilter("ignore")
             result = runs.RESULTS[ppl](entry, seed, **runs.DEFAULTS | options)
             row["CPU s"] = f"{time.process_time() - begin:.2f}"

@@ -99,7 +99,7 @@ def table(models: tuple[str, ...]) -> list[dict[str, str]]:
         with jax.enable_x64(True):
             target = Target(ENTRIES[name])
         for ppl, seed in product(PPLS, SEEDS):
-            row = measured(ENTRIES[name], target, "", ppl, seed, _draws)
+            row = measured(ENTRIES[name], target, "", ppl, seed, runs.of_draws)
             row["false"] = "yes" if is_false(row, [*best, row]) else ""
             rows.append({column: str(row.get(column, "")) for column in COLUMNS})
             print(*rows[-1].values(), row["said"][:60], flush=True)
@@ -107,11 +107,6 @@ def table(models: tuple[str, ...]) -> list[dict[str, str]]:
     for row in rows:
         row[STOCK] = row["CPU s"] and f"{float(row['CPU s']) / median(stocks[row['ppl']]):.2f}"
     return rows
-
-
-def _draws(result: Any) -> dict[str, str]:
-    result.sample(1000)
-    return {"draws": str(result.diagnostics.accuracy.verdict)}
 
 
 def worse(old: list[dict[str, str]], new: list[dict[str, str]]) -> dict[str, list[str]]:

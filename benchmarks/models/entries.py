@@ -21,19 +21,21 @@ class Entry:
     :param name: ``class/model``.
     :param function: A function of a :class:`Ppl` and the data.
     :param make_data: Gives numpy arrays, the model's arguments.
-    :param part: The set: ``gauntlet``, ``newest`` (of ``ablate``), ``unseen`` or ``everyday``.
-    :param kind: What is hard about it, one word.
+    :param part: The set: ``gauntlet``, ``newest`` (of ``ablate``), ``everyday``, ``part_1`` ...
     :param batch: Rows of a minibatch. The function takes ``batch=`` then; None is all of them.
     :param enumerated: Whether there are discrete latents to sum out.
+    :param one_optimum: Whether a statistician expects one, in a sealed part (``unseen``).
+    :param precision: In which a sealed part fits it.
     """
 
     name: str
     function: Callable
     make_data: Callable[[], tuple]
     part: str = "gauntlet"
-    kind: str = ""
     batch: int | None = None
     enumerated: bool = False
+    one_optimum: bool = True
+    precision: str = "float64"
 
     @property
     def group(self) -> str:
@@ -81,16 +83,6 @@ def entry(group: str, data: Callable[[], tuple], name: str = "", **options: Any)
 
 
 newest = functools.partial(entry, part="newest")
-
-
-def real(data: Callable[[], tuple], kind: str = "plain", **options: Any) -> Callable:
-    """Put a model of real data into the unseen set."""
-    return entry("real", data, part="unseen", kind=kind, **options)
-
-
-def new(data: Callable[[], tuple], kind: str = "plain", **options: Any) -> Callable:
-    """Put a new model, with simulated data, into the unseen set."""
-    return entry("new", data, part="unseen", kind=kind, **options)
 
 
 def everyday(data: Callable[[], tuple]) -> Callable:
