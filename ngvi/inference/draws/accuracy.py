@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,8 +38,6 @@ AT_ONCE = 5000
 MISSED_BY_DIVERGENCE = 5.0
 #: Fewest effective draws that tell a limit above a tenth (Vehtari et al., 2021, for chains).
 ENOUGH_DRAWS = 400
-#: Largest R-hat, whose noise over hundreds of latents is as large.
-LARGEST_R_HAT = 1.03
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -152,18 +151,21 @@ class Accuracy:
         columns = flat(values, 2)
         errors = np.stack([effective_draws(columns) ** -0.5, error_of_stddevs(columns)])
         limits, hats = joint_score(errors) * errors, r_hat(columns)
+        # Means of ``2 m`` halves that are worth ``n`` draws have R-hat ``sqrt(1 + 2 m / n)`` (Vats
+        # and Knudson, 2021): of four chains and 400 draws 1.01, as Vehtari et al. (2021) advise.
+        largest = math.sqrt(1.0 + 2.0 * len(columns) / ENOUGH_DRAWS)
         rows = (columns - columns.mean((0, 1))).reshape(diverging.size, -1)
         variances = np.square(rows).mean(0)
         tails = _tails(np.zeros(len(rows)), np.square(rows), np.zeros(len(ERRORS_OF_K)))
         limits += np.where(variances == 0, 0.0, tails[1])
-        limits = np.where(hats > LARGEST_R_HAT, np.inf, limits)
+        limits = np.where(hats > largest, np.inf, limits)
         if diverging.any():
             with np.errstate(divide="ignore", invalid="ignore"):
                 apart = rows[diverging.ravel()] / np.sqrt(variances)
             squares = 0.5 * (np.square(apart).mean(0) - 1.0)
             missing = MISSED_BY_DIVERGENCE * diverging.mean()
             limits += missing * np.nan_to_num(abs(np.stack([apart.mean(0), squares])))
-        if not fault and not hats.max(initial=1.0) <= LARGEST_R_HAT:
+        if not fault and not hats.max(initial=1.0) <= largest:
             fault = f"the chains do not agree (R-hat {hats.max():.2f})"
         return cls(tuple(labels_of(values, 2)), errors, limits, fault)
 

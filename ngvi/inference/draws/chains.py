@@ -62,15 +62,12 @@ def effective_draws(draws: np.ndarray) -> np.ndarray:
     :param draws: shape ``(chains, draws, d)``.
     :return: shape ``(d,)``; all of them for a constant.
     """
-    halves = _halves(draws)
-    count, size = halves.shape[1], draws[..., 0].size
-    transform = np.fft.rfft(halves - halves.mean(1, keepdims=True), 2 * count, axis=1)
+    count, size = draws.shape[1], draws[..., 0].size
+    # About the mean of all: about those of short chains, lags would be too small by ``1 / count``.
+    transform = np.fft.rfft(draws - draws.mean((0, 1)), 2 * count, axis=1)
     products = np.fft.irfft(np.square(np.abs(transform)), 2 * count, axis=1)[:, :count].mean(0)
-    within = products[0] / (count - 1)
-    variance = within * (count - 1) / count + halves.mean(1).var(0, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        lags = 1.0 - (within - products / (count - 1)) / variance
-    lags[0] = 1.0
+        lags = products * count / np.arange(count, 0, -1)[:, None] / products[0]
     # Sums of two lags are positive and fall for a reversible chain (Geyer, 1992).
     pairs = lags[: count // 2 * 2].reshape(-1, 2, lags.shape[1]).sum(1)
     is_noise = np.logical_or.accumulate(~(pairs > 0), 0)

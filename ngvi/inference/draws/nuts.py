@@ -4,8 +4,8 @@ Chains begin at draws that importance weights have corrected, at each optimum as
 evidence earns, in coordinates in which the fitted Gaussian is standard normal. All chains share one
 step size and one map to these coordinates, which short windows of the warm-up improve
 (:mod:`~ngvi.inference.draws.coordinates`) until nothing changes any more: after the first window,
-where the Gaussian is good. Then the chains go on in rounds, each as long as all before, until their
-draws are accurate. Where draws turn out to be worth little, a pilot in the model's own latents,
+where the Gaussian is good. Then the chains go on in rounds, each at most as long as all before,
+until their draws are accurate. Where draws turn out to be worth little, a pilot in the model's own latents,
 scaled, says whether a gradient is worth more there: a funnel runs along these. Where the fit
 centres locals at their conditional modes, chains begin in the model's own latents, whose gradients
 search for no modes, and a pilot through the modes follows where draws are worth little. Between
@@ -32,6 +32,7 @@ from ngvi.inference.draws.jumps import Jumps
 from ngvi.inference.draws.proposals import Proposal, Weighed, proposal_for
 from ngvi.inference.draws.sampler import ROUND, NutsRequest, Place, Sampler
 from ngvi.inference.estimate import State
+from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.tells import TellsWhatItHas, door_with_options_of
 
@@ -209,13 +210,22 @@ def run_until(
             if (is_enough and request.num_samples is None) or is_over() or count >= most:
                 break
             if request.num_warmup is not None or not sampler.moved(found):
-                count = min(2 * count, most)
+                count = min(_enough(accuracy, count), most)
         gradients = math.ceil(cost.total)
     of_each = found.diverged, found.energy, found.steps, found.accepted
     stats = dict(zip(STATISTICS, of_each, strict=True))
     chains = NutsResult(latents, accuracy, gradients, stats, starts.optimum, result)
     vars(chains)["draws"] = draws
     return chains
+
+
+def _enough(accuracy: Accuracy, count: int) -> int:
+    """Return how many draws of each chain should be accurate, at most twice those that there are.
+
+    Noise falls with their root; a quarter more are worth another look.
+    """
+    times = np.clip((accuracy.worst_limit / LEVELS.negligible) ** 2, 1.25, 2.0)
+    return math.ceil(count * times)
 
 
 def _places(result: Any, problem: Problem, state: State, starts: Beginnings) -> list[Place]:
