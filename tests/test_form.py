@@ -66,6 +66,7 @@ CONSTANTS = {
     "ngvi.inference.mixture_fit.WIDTH": "of a start",
     "ngvi.inference.map_ascent.MEMORY": "pairs of SciPy's L-BFGS-B",
     "ngvi.inference.draws.accuracy.ALIKE": "chi-square of 0.14 sd",
+    "ngvi.inference.draws.accuracy.LARGEST_R_HAT": "of a verdict (Vehtari et al., 2021)",
     "ngvi.inference.draws.accuracy.MAX_TAILS": "seconds of tails",
     "ngvi.inference.draws.accuracy.TWO_SIDED": "of a limit of 95 %",
     "ngvi.inference.draws.accuracy.AT_ONCE": MEMORY,

@@ -36,6 +36,8 @@ ALIKE = 0.98
 AT_ONCE = 5000
 #: Draws that chains miss for each transition that has diverged.
 MISSED_BY_DIVERGENCE = 5.0
+#: Largest R-hat of few chains, whose noise over hundreds of latents is as large.
+LARGEST_R_HAT = 1.03
 #: Fewest effective draws that tell a limit above a tenth (Vehtari et al., 2021, for chains).
 ENOUGH_DRAWS = 400
 
@@ -152,8 +154,8 @@ class Accuracy:
         errors = np.stack([effective_draws(columns) ** -0.5, error_of_stddevs(columns)])
         limits, hats = joint_score(errors) * errors, r_hat(columns)
         # Means of ``2 m`` halves that are worth ``n`` draws have R-hat ``sqrt(1 + 2 m / n)`` (Vats
-        # and Knudson, 2021): of four chains and 400 draws 1.01, as Vehtari et al. (2021) advise.
-        largest = math.sqrt(1.0 + 2.0 * len(columns) / ENOUGH_DRAWS)
+        # and Knudson, 2021).
+        largest = max(LARGEST_R_HAT, math.sqrt(1.0 + 2.0 * len(columns) / ENOUGH_DRAWS))
         rows = (columns - columns.mean((0, 1))).reshape(diverging.size, -1)
         variances = np.square(rows).mean(0)
         tails = _tails(np.zeros(len(rows)), np.square(rows), np.zeros(len(ERRORS_OF_K)))
