@@ -5,11 +5,11 @@ evidence earns, in coordinates in which the fitted Gaussian is standard normal. 
 step size and one map to these coordinates, which short windows of the warm-up improve
 (:mod:`~ngvi.inference.draws.coordinates`) until nothing changes any more: after the first window,
 where the Gaussian is good. Then the chains go on in rounds, each at most as long as all before,
-until their draws are accurate. Where draws turn out to be worth little, a pilot in the model's own latents,
-scaled, says whether a gradient is worth more there: a funnel runs along these. Where the fit
-centres locals at their conditional modes, chains begin in the model's own latents, whose gradients
-search for no modes, and a pilot through the modes follows where draws are worth little. Between
-several optima chains jump (:mod:`~ngvi.inference.draws.jumps`).
+until their draws are accurate. Where draws turn out to be worth little, a pilot in the model's own
+latents, scaled, says whether a gradient is worth more there: a funnel runs along these. Where the
+fit centres locals at their conditional modes, chains begin in the model's own latents, whose
+gradients search for no modes, and a pilot through the modes follows where draws are worth little.
+Between several optima chains jump (:mod:`~ngvi.inference.draws.jumps`).
 """
 
 from __future__ import annotations
