@@ -47,7 +47,7 @@ DEFINED = (
     "99 % of the bins",
     "within 10 %",
     "within 0.1 standard deviations",
-    "more than 0.1 nats below",
+    "more than 0.1 nats",
     "after 100,000 gradients",
     "`IVON()` | 0.05 |",
     "`VOGN()` | 0.05 |",
