@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import queue
 import re
 import shlex
 import signal
@@ -90,17 +89,14 @@ def measure(run: str, folder: Path, seconds: float) -> dict[str, str]:
 
 def measure_all(runs: list[str], folder: Path, at_once: int) -> list[dict[str, str]]:
     """The longest first, so many at once, each on one core."""
-    todo: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for run in sorted(runs, key=lambda run: -RUNS[run]):
-        todo.put(run)
+    todo = iter(sorted(runs, key=lambda run: -RUNS[run]))  # of all workers
     rows: list[dict[str, str]] = []
     begin = time.monotonic()
 
     def work(core: int) -> None:
         if hasattr(os, "sched_setaffinity"):  # of this thread, and of what it starts
             os.sched_setaffinity(0, {core})
-        while not todo.empty():
-            run = todo.get()
+        for run in todo:
             left = LIMIT - (time.monotonic() - begin)
             rows.append(measure(run, folder, min(60.0 * RUNS[run], left)))
             print(*rows[-1].values(), sep=" | ", flush=True)
