@@ -37,7 +37,6 @@ WITHOUT = {
     "docs/benchmarks/glmm_peers.md": 2,
     "docs/benchmarks/language_model.md": 12,
     "docs/benchmarks/networks.md": 34,
-    "docs/benchmarks/posterior_accuracy.md": 1,
     "docs/benchmarks/redesign.md": 3,
     "docs/benchmarks/time_to_posterior.md": 1,
 }
