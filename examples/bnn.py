@@ -9,7 +9,7 @@ matrix), and by the stock AutoNormal with Adam, from its own start and from that
 has the best of three rates in the test's NLL, an advantage that is the same for all; medians over
 seeds, and the range. Then a reliability diagram.
 
-    pip install '.[examples]'
+    pip install '.[examples]' scikit-learn
     python -m examples.bnn --ppl numpyro pyro --epochs 60 --seeds 3 --plot reliability.png
 """
 

@@ -17,6 +17,10 @@ class Tempering(NamedTuple):
     distributions*). Bounds are those of the tempered model; for that of ``model``, evaluate the
     same guide with ``model``.
 
+    >>> cold = fit(tempered(model, 0.25), y, progress_bar=False)
+    >>> f"{cold.posterior.variance[0] ** 0.5:.2f}"
+    '0.29'
+
     With ``ngvi.torch.IVON`` and ``ngvi.optax.ivon``, use ``ess / T`` and ``weight_decay * T``.
 
     :param model: any model. A handler that conditions on data must be inside.

@@ -48,12 +48,13 @@ class SVI(numpyro.infer.SVI):
     """``numpyro.infer.SVI`` that can also keep its own state, as Pyro's does.
 
     ``init``, ``update``, ``run``, ``evaluate`` and ``get_params`` are NumPyro's, unchanged.
-    With ``rng_key``, the object also keeps its own state::
+    With ``rng_key``, the object also keeps its own state.
 
-        svi = SVI(model, guide, Snngm(), Trace_ELBO(), rng_key=random.key(0))
-        for _ in range(1000):
-            loss = svi.step(X, y)
-        guide.median(svi.params)
+    >>> guide = NaturalGaussianGuide(model)
+    >>> svi = SVI(model, guide, BLR(), NaturalELBO(), rng_key=jax.random.key(0))
+    >>> losses = [svi.step(y) for _ in range(20)]
+    >>> f"{guide.median(svi.params)['mean']:.1f}"
+    '2.0'
 
     :param model: a NumPyro model.
     :param guide: a guide, for instance ``NaturalGaussianGuide(model)``.

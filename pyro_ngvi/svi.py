@@ -25,6 +25,12 @@ class SVI(pyro.infer.SVI):
     classes of different names. All threads draw from one random generator, in the order of their
     steps.
 
+    >>> guide = NaturalGaussianGuide(model)
+    >>> svi = SVI(model, guide, BLR(), NaturalELBO())
+    >>> losses = [svi.step(y) for _ in range(20)]
+    >>> f"{guide.median()['mean']:.1f}"
+    '2.0'
+
     :param model: a Pyro model.
     :param guide: a guide, for instance ``NaturalGaussianGuide(model)``.
     :param optim: an optimiser of ours, or a ``PyroOptim``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import re
 import subprocess
@@ -58,6 +59,14 @@ def _in_reference(package):
 def test_every_public_name_has_a_place_in_the_reference(package):
     assert len(_public(package)) > 20
     assert _public(package) <= _in_reference(package)
+
+
+def test_every_part_of_a_result_has_a_place_in_the_reference():
+    from ngvi.workflow.result import FitResult
+
+    names = {*dir(FitResult), *(field.name for field in dataclasses.fields(FitResult))}
+    names = {name for name in names if not name.startswith("_")}
+    assert "loo" in names and all(names <= _in_reference(package) for package in PACKAGES[1:])
 
 
 def test_every_part_of_ngvi_has_a_place_in_the_reference():

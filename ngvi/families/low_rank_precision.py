@@ -54,6 +54,8 @@ from ngvi.linalg.matrices import symmetric
 class LowRankPrecision(LowRankSteps):
     """Gaussian whose precision is of low rank, plus a diagonal.
 
+    >>> guide = NaturalGaussianGuide(model, families.LowRankPrecision(rank=2))
+
     :param loc: mean, shape ``(d,)``.
     :param factor: ``U``, shape ``(d, rank)``.
     :param diagonal: ``D``, positive, shape ``(d,)``.

@@ -48,12 +48,10 @@ class Mixture(Family):
     ``fit(model, ..., num_components="auto")`` finds one. As for other families, one without tensors
     is a specification:
 
-    >>> import jax.numpy as jnp
-    >>> from numpyro_ngvi.families import CovarianceCholesky, Mixture
-    >>> one, other = (CovarianceCholesky().initial(jnp.full(2, at), 0.1) for at in (-1.0, 2.0))
-    >>> q = Mixture.of([one, other], jnp.log(jnp.array([0.25, 0.75])))
+    >>> one, other = (families.CovarianceCholesky().initial(y + at, 0.1) for at in (-1.0, 2.0))
+    >>> q = families.Mixture.of([one, other], 0.0 * y[:2])  # logarithms of the weights
     >>> [round(float(x), 2) for x in q.mean]
-    [1.25, 1.25]
+    [1.5, 2.5, 3.5]
 
     :param base: of the components: a family's name, its class, or a specification.
     :param num_components: ``K``, one at least.

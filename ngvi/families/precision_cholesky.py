@@ -39,6 +39,10 @@ from ngvi.linalg.definite import PrecisionStep, PrecisionSteps
 class PrecisionCholesky(DenseFamily):
     """Gaussian with a dense covariance, by the lower Cholesky factor of its inverse.
 
+    >>> q = families.PrecisionCholesky().initial(y, 0.1)
+    >>> f"{float(q.entropy()):.2f}"
+    '-2.65'
+
     :param loc: mean, shape ``(d,)``.
     :param precision_tril: ``T``, shape ``(d, d)``, zero above the diagonal. The sign of a
         column is free: it changes nothing about ``Sigma``.

@@ -226,10 +226,10 @@ class FitOptions:
     """Switches of the mechanisms of ``fit``, and the settings by which they decide.
 
     None needs changing. ``docs/mechanisms.md`` says what each mechanism is for; the settings are in
-    :mod:`ngvi.inference.options`, a dataclass for each part, with reasons::
+    :mod:`ngvi.inference.options`, a dataclass for each part, with reasons.
 
-        fit(model, X, y, options=FitOptions(multi_start=MultiStartOptions(unseen=0.05)))
-        fit(model, X, y, options=FitOptions(prior_start=False))
+    >>> fit(model, y, options=FitOptions(prior_start=False), progress_bar=False).verdict
+    'certified'
     """
 
     #: Also start at the prior, if it is elsewhere.

@@ -115,6 +115,9 @@ class Fitted(TellsWhatItHas):
     def posterior_of(self, optimum: FoundOptimum) -> Any:
         """Return the :attr:`posterior` at another optimum.
 
+        >>> len(result.posterior_of(result.optima[0]).mean)
+        1
+
         :param optimum: one of :attr:`optima`.
         :raises TypeError: for anything else.
         """
@@ -155,6 +158,10 @@ class Fitted(TellsWhatItHas):
         ``numpy.load`` can read the file. An earlier file is replaced only once the new one is
         complete; its mode is kept, and links are followed. The file contains the result's draws,
         with their chains and diagnostics.
+
+        >>> result.save("result.ngvi", data=False)
+        >>> FitResult.load("result.ngvi", model, y).verdict
+        'certified'
 
         :param path: the path of the file.
         :param data: whether to save the model's arguments as well.
@@ -244,6 +251,8 @@ class Fitted(TellsWhatItHas):
     @serialised
     def plot(self) -> Figure:
         """Bound, step sizes, importance weights and worst marginals as a matplotlib figure.
+
+        >>> result.plot().savefig("fit.png")
 
         :raises ModuleNotFoundError: without matplotlib.
         """

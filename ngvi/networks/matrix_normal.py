@@ -73,6 +73,8 @@ class MatrixNormal(MatrixCurvature, MatrixSteps):
     is one side, and all others together are the other one, whichever takes fewer parameters. With
     the layouts of torch and of Flax the output channels are one side.
 
+    >>> guide = NaturalGaussianGuide(model, families.MatrixNormal, init_scale=0.05)
+
     :param loc: mean, shape ``(d,)``.
     :param row_tril: the ``A`` of all matrices one after another, each ``(m, m)`` with zeros above
         its diagonal, flattened.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,36 +11,34 @@ import numpy as np
 
 from ngvi._lock import Cached
 from ngvi.errors import check_count, check_flag
-from ngvi.inference.arguments import AUTO, GAUSSIAN, WHO, ModelCall, check_predictive, check_word
+from ngvi.inference.arguments import AUTO, GAUSSIAN, WHO, check_predictive, check_word
 from ngvi.inference.draws import drawn
 from ngvi.inference.draws.nuts import NutsRequest, NutsResult, WhitenedDensity
 from ngvi.inference.hooks import GROUPS, NUTS, PREDICTIVE, SAMPLE
 from ngvi.inference.new_groups import Asked, guide_for_groups
 from ngvi.inference.prices import say_price
 from ngvi.inference.problem import Problem
-from ngvi.inference.result import Fitted
 from ngvi.inference.tells import alone, door_with_options_of, unhandled
 from ngvi.workflow import chains
 from ngvi.workflow.evidence import LogEvidence
-from ngvi.workflow.influence import Influence, influence
-from ngvi.workflow.loo_steps import Clock
-from ngvi.workflow.rows_result import elpd_of, left_out, of_rows, updated
-from ngvi.workflow.sites import Sites
+from ngvi.workflow.leave_out import WithRows
 from ngvi.workflow.streaming import ChangedObjective
 from ngvi.workflow.summary import summary_table
 
 if TYPE_CHECKING:
-    import arviz
     import pandas
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class FitResult(Fitted):
+class FitResult(WithRows):
     """A fitted posterior, how the fit went, and whether to trust it.
 
     ``print(result)`` is a report. :meth:`sample`, :meth:`predictive`, :meth:`summary` and
     :meth:`to_arviz` use the same draws; :attr:`diagnostics` says which method made them, and how
     accurate they are.
+
+    >>> print(result)
+    FitResult: certified; draws accurate...
     """
 
     #: The method that makes the draws, as ``draws=`` of ``fit``.
@@ -57,6 +54,9 @@ class FitResult(Fitted):
         The draws are taken from the roughly 4,000 that the result holds, in an order that depends
         on the random key; if more are requested, all are repeated equally often. If the Gaussian
         is accurate, or was asked for, they are fresh draws from it.
+
+        >>> len(result.sample(500)["mean"])
+        500
 
         :param num_samples: the number of draws.
         :param options: in NumPyro ``rng_key``, by default one of the fit's, the same every time.
@@ -78,6 +78,9 @@ class FitResult(Fitted):
     def with_draws(self, draws: str = AUTO) -> Self:
         """Return the same fit with draws by another method.
 
+        >>> result.with_draws("gaussian").diagnostics.accuracy.is_accurate
+        True
+
         :param draws: as in ``fit``: ``"auto"``, ``"gaussian"``, ``"corrected"`` or ``"nuts"``.
         :return: a result with these draws, whose :attr:`cost` includes theirs.
         :raises ValueError: as :meth:`nuts`, also for draws that cannot be corrected.
@@ -92,8 +95,12 @@ class FitResult(Fitted):
     ) -> dict[str, Any]:
         """Draw from the posterior predictive distribution.
 
-        The latents are draws as in :meth:`sample`; those of unseen groups are drawn from the prior
-        given the others::
+        The latents are draws as in :meth:`sample`.
+
+        >>> tuple(result.predictive(num_samples=100)["y"].shape)
+        (100, 3)
+
+        Those of unseen groups are drawn from the prior given the others::
 
             result.predictive(child=0, n=1, new_groups="children")  # whoever comes next
             result.predictive(child=50, n=51, new_groups={"children": [50]})  # beside the fit's 50
@@ -165,10 +172,11 @@ class FitResult(Fitted):
         several optima: a draw of their Gaussians is proposed in a Metropolis-Hastings step, for one
         more gradient per transition. All chains are evaluated at once, so many cost little more
         than a few. If the Gaussian is good, the warm-up takes ten transitions. The model's
-        parameters stay as fitted, and enumerated latents are summed out::
+        parameters stay as fitted, and enumerated latents are summed out.
 
-            nuts = result.nuts()
-            nuts.draws["mu"]  # of shape (chains, draws, ...)
+        >>> nuts = result.nuts(progress_bar=False)
+        >>> nuts.accuracy.is_accurate, len(nuts.draws["mean"])  # of shape (chains, draws, ...)
+        (True, 32)
 
         :param num_samples: draws per chain; by default as many as make every mean accurate to
             0.1 standard deviations, and every standard deviation to 10 %: 25 to 800.
@@ -191,10 +199,10 @@ class FitResult(Fitted):
         """Return the density where the fitted Gaussian is ``N(0, I)``, for other samplers.
 
         It has two pure functions of ``z``: ``log_density(z)``, with the Jacobian, and
-        ``constrain(z)``, the model's sites. Draws of ``N(0, I)`` are draws of the Gaussian::
+        ``constrain(z)``, the model's sites. Draws of ``N(0, I)`` are draws of the Gaussian.
 
-            density = result.whitened_density()
-            density.constrain(z), density.log_density(z)
+        >>> result.whitened_density().dim
+        1
 
         :raises ValueError: as :meth:`nuts`.
         """
@@ -237,10 +245,11 @@ class FitResult(Fitted):
         ``prior_predictive``, ``observed_data``, and ``constant_data`` (the model's other
         arguments). Unavailable groups are left out, and the attribute ``left_out`` of
         ``posterior`` says why: a log likelihood if the model draws discrete sites or
-        minibatches, an improper prior::
+        minibatches, an improper prior.
 
-            data = result.to_arviz(coords={"schools": names})
-            arviz.loo(data), arviz.plot_ppc(data)
+        >>> data = result.to_arviz(coords={"rows": ["first", "second", "third"]})
+        >>> "log_likelihood" in data, "posterior_predictive" in data
+        (True, True)
 
         :param num_samples: the number of draws; they form one chain.
         :param log_likelihood: whether to include it, for one more run of the model per draw.
@@ -272,6 +281,9 @@ class FitResult(Fitted):
 
         It summarises the draws that the result holds, or 4,000 of the Gaussian.
 
+        >>> list(result.summary("mean").columns)
+        ['mean', 'sd', '5%', '95%', 'mean_error', 'sd_error']
+
         :param var_names: names of the sites, all by default.
         :param prob: the probability of the equal-tailed interval.
         :param coords: labels of the elements, by the name of the axis, as in :meth:`to_arviz`.
@@ -284,101 +296,6 @@ class FitResult(Fitted):
         :raises ModuleNotFoundError: without pandas.
         """
         return summary_table(self, var_names, prob, coords or {}, dims or {})
-
-    @alone
-    def sites(self, plate: str | None = None) -> Sites:
-        """Return the natural gradient of each row's expected log likelihood.
-
-        At the optimum, the prior's and the rows' add up to the posterior's natural parameters (Khan
-        and Rue, 2023, section 5, equations 15 to 17). They cost a few values of each row if rows
-        depend on one or two affine functions of the latents, as in regressions, and otherwise
-        ``8 d`` gradients of each row.
-
-        :param plate: the plate whose elements are rows; by default all plates of observed sites.
-        :raises ValueError: for a model without rows: a likelihood outside plates or in a
-            factor, enumerated latents, minibatches, missing data; or more than 2,000 latents.
-        """
-        with of_rows(self, plate, "sites") as (known, units):
-            return Sites.of(known.target, known.q, units)
-
-    @alone
-    def loo(
-        self,
-        plate: str | None = None,
-        *,
-        time_limit: float | None = None,
-        progress_bar: bool = True,
-    ) -> arviz.ELPDData:
-        """Return leave-one-out predictive densities, by subtracting each row's site.
-
-        For rows that depend on one or two affine functions of the latents, the density is an
-        integral over these. Others use importance weights of 2,000 draws (PSIS-LOO), or from k-hat
-        0.7 on draws and steps of their own; ``pareto_k`` says how reliable each is, on that scale::
-
-            arviz.compare({"one": one.loo(), "other": other.loo()})
-            result.loo("schools").loo_i  # a whole school at a time
-
-        :param plate: the plate whose elements are left out one at a time; by default all plates of
-            observed sites.
-        :param time_limit: seconds after which no more rows get their own draws or steps. By
-            default these take half of the fit's gradients.
-        :param progress_bar: whether to show a bar after two seconds of steps.
-        :return: pointwise ``ELPDData`` of ArviZ. Coordinates of ``loo_i`` are ``how``,
-            ``leverage``, ``psis`` and ``psis_k``; ``attrs["note"]`` says what is unreliable. The
-            density is NaN for a row whose removal makes the posterior improper, 0 under a mask.
-        :raises ValueError: as :meth:`sites`.
-        """
-        most = math.inf if time_limit is not None else self.cost.total / 2.0
-        clock = Clock.of(time_limit, most, progress_bar)
-        return elpd_of(self, plate, clock)
-
-    @alone
-    def influence(self, plate: str | None = None) -> Influence:
-        """Return how far each row moves the posterior, the most influential first.
-
-        :param plate: as for :meth:`loo`.
-        :raises ValueError: as :meth:`sites`.
-        """
-        with of_rows(self, plate, "influence") as (known, units):
-            return influence(known.target, known.optimum, units, known.latents)
-
-    @unhandled
-    def update(self, *args: Any, **kwargs: Any) -> Self:
-        """Return the posterior with new rows, for which the old posterior is the prior.
-
-        It takes natural-gradient steps on the new rows alone, at a cost that does not depend on the
-        number of earlier rows. It is exact for conjugate models. Otherwise earlier rows keep their
-        Gaussian sites, and ``change.drift`` accumulates the cost in nats: half of the variance of
-        ``log w`` at each update. If twice that exceeds the tolerance, the verdict is
-        ``"approximate"``, with a warning: the optimum of all rows may be elsewhere. Otherwise it is
-        ``"local"``, as no other optima are looked for. ``bound`` estimates the bound of all rows,
-        and ``bound_error`` includes these variances. Repeated rows cause a warning. The original
-        result does not change::
-
-            result = result.update(X[1000:2000], y[1000:2000])
-
-        :param args: arguments of the model, with the new rows alone.
-        :param kwargs: keyword arguments of the model.
-        :return: a result with these arguments, whose bound is for all rows so far.
-        :raises TypeError: for arguments that the model does not take.
-        :raises ValueError: for rows of another shape, with which the model does not run or indexes
-            beyond the end of an array; for new groups, which are new latents; for data that ``fit``
-            rejects, NaN or outside their support; and as :meth:`sites`.
-        """
-        ModelCall(self.update, self.model, args, kwargs, "no seed").check()
-        return updated(self, args, kwargs)
-
-    @alone
-    def without(self, rows: Any, plate: str | None = None) -> Self:
-        """Return the posterior without some rows, by subtraction and natural-gradient steps.
-
-        :param rows: the index of a row, or several.
-        :param plate: the plate of the rows; as for :meth:`loo`.
-        :return: a result with the same arguments, in which these rows do not count.
-        :raises ValueError: for rows that do not exist, or whose removal makes the posterior
-            improper; and as :meth:`sites`.
-        """
-        return left_out(self, rows, plate)
 
     @contextlib.contextmanager
     def _at_model(self) -> Iterator[tuple[Problem, Any]]:

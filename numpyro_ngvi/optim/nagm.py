@@ -24,6 +24,14 @@ def Nagm(
 ) -> optax.GradientTransformation:
     """Make an optax transformation of the rule.
 
+    >>> from numpyro.infer import Trace_ELBO
+    >>> from numpyro_ngvi.optim import Nagm
+    >>> guide = NaturalGaussianGuide(model)
+    >>> svi = SVI(model, guide, Nagm(0.3), Trace_ELBO(), rng_key=jax.random.key(0))
+    >>> losses = [svi.step(y) for _ in range(1000)]
+    >>> bool(abs(guide.median(svi.params)["mean"] - 2.0) < 1.0)
+    True
+
     :param step_size: ``alpha`` for means; a number or an optax schedule.
     :param momentum: the momentum, in [0, 1).
     :param max_norm: the clipping threshold ``T``, in nats per unit of ``lambda``.

@@ -26,7 +26,17 @@ RATES = """
 @door
 @shared_doc(von, FIELDS)
 def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.GradientTransformation:
-    """:param step_size: ``beta_t``, of mean and precision, in (0, 1]."""
+    """Write the same lines as for any other rule.
+
+    >>> from numpyro_ngvi.optim import VON
+    >>> guide, loss = NaturalGaussianGuide(model, "diagonal"), NaturalELBO(10, "hessian")
+    >>> svi = SVI(model, guide, VON(0.1), loss, rng_key=jax.random.key(0))
+    >>> losses = [svi.step(y) for _ in range(100)]
+    >>> f"{guide.median(svi.params)['mean']:.1f}"
+    '2.0'
+
+    :param step_size: ``beta_t``, of mean and precision, in (0, 1].
+    """
     check_rho(step_size, "step_size")
     return joint(von(algebra, step_size), other, "VON")
 

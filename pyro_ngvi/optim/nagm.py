@@ -31,6 +31,14 @@ class NagmOptimizer(JointOptimizer):
 class Nagm(JointOptim):
     """The rule as an optimiser of Pyro.
 
+    >>> from pyro.infer import Trace_ELBO
+    >>> from pyro_ngvi.optim import Nagm
+    >>> guide = NaturalGaussianGuide(model)
+    >>> svi = SVI(model, guide, Nagm({"lr": 0.3}), Trace_ELBO())
+    >>> losses = [svi.step(y) for _ in range(1000)]
+    >>> bool(abs(guide.median()["mean"] - 2.0) < 1.0)
+    True
+
     :param optim_args: ``lr`` (``alpha`` for means; a number, default 1e-2, or a schedule from
     the number of steps taken). ``momentum`` (in [0, 1), default 0.9). ``max_norm``
     (the clipping threshold ``T``, in nats per unit of ``lambda``, default 5e5).

@@ -32,6 +32,13 @@ class VONOptimizer(BLROptimizer):
 class VON(BLR):
     """The rule as an optimiser of Pyro.
 
+    >>> from pyro_ngvi.optim import VON
+    >>> guide, loss = NaturalGaussianGuide(model, "diagonal"), NaturalELBO(10, "hessian")
+    >>> svi = SVI(model, guide, VON({"lr": 0.1}), loss)
+    >>> losses = [svi.step(y) for _ in range(100)]
+    >>> f"{guide.median()['mean']:.1f}"
+    '2.0'
+
     :param optim_args: ``lr`` (``beta_t``, of mean and precision, in (0, 1], default 0.1, or a
     schedule).
     """
