@@ -12,8 +12,10 @@ EXECUTE ?= 1
 
 .PHONY: demo test test-gpu test-oldest test-newest test-kernels test-upstream quick lint format docs notebooks dist clean
 
+# Half of an installation is bytecode of files that nobody imports: here it is written when they are.
+$(VENV)/.ready-examples: COMPILE = --no-compile
 demo: $(VENV)/.ready-examples
-	$(BIN)/python -m examples.demo $(DEMO_ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 # One thread in each of two processes: the tests are many small problems, for which more
 # threads only get in each other's way.
@@ -117,7 +119,7 @@ clean:
 # .ready-X: the extra X of pyproject.toml is installed, in the tested versions. With an open
 # range of torch versions pip may choose a newer CUDA build of several gigabytes.
 $(VENV)/.ready-%: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[$*]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(COMPILE) -c constraints.txt -e '.[$*]'
 	touch $@
 
 $(VENV)-oldest/.ready: pyproject.toml constraints-oldest.txt
