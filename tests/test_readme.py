@@ -42,7 +42,12 @@ def test_what_it_says_of_a_loop_is_in_the_table_of_the_demo():
 
 def test_a_newcomer_reads_it_in_a_minute_and_meets_no_words_of_the_machinery():
     assert len(README.split()) <= 750
-    assert not re.search(r"k-hat|explor|curvature", README, re.IGNORECASE)
+    first = [*(ROOT / "docs" / "start").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.md")]
+    pages_of_newcomers = {path.stem: path.read_text("utf-8") for path in first}
+    del pages_of_newcomers["from_the_papers"]
+    assert len(pages_of_newcomers) == 6
+    for text in (README, *pages_of_newcomers.values()):
+        assert not re.search(r"k-hat|explor|curvature", text, re.IGNORECASE)
 
 
 def test_the_versions_are_those_of_the_constraints():
