@@ -1,4 +1,4 @@
-"""What a result says of the rows of its data, which come and go by natural gradients."""
+"""Rows of a result: leave some out, add others, rank them, by natural gradients."""
 
 from __future__ import annotations
 
