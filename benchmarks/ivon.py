@@ -1,12 +1,9 @@
 """Cost of IVON beside stock ``AutoNormal`` with Adam in a PPL, and ``ivon-opt`` without one.
 
 Steps of all methods are taken in turn, on LeNet-5; the ratio of processor times is taken round by
-round, so that a drifting machine does not matter. Then memory, of a tanh network of two square
-matrices, in copies of its weights: how much more the largest moment of a step takes than a gradient
-of the same network with these weights (weights, gradients and activations). In torch it is that of
-the process, beside a loop with SGD; in JAX that of the compiled step, as XLA plans it (arguments,
-results and temporaries), beside the compiled gradient. ``ivon-opt`` (GPL-3) is compared with if it
-is installed.
+round, so that a drifting machine does not matter. Without a PPL also the memory of a tanh network
+of two square matrices, in copies of its weights: how much more the largest moment of a step takes
+than one of SGD. ``ivon-opt`` (GPL-3) is compared with if it is installed.
 
     python -m benchmarks ivon
 
@@ -52,6 +49,7 @@ MAKE: dict[str, Callable[[Iterable[torch.Tensor]], Any]] = {
     **({"ivon-opt": lambda params: ivon.IVON(params, 0.1, NUM_DATA)} if ivon else {}),
     "ngvi.torch.IVON": lambda params: IVON(params, 0.1, ess=NUM_DATA),
 }
+LABELS = {"pyro": "Pyro", "numpyro": "NumPyro", "torch": "torch"}
 #: Methods by where they are, the first being what the others are compared with.
 TIMED = {
     "pyro": ("AutoNormal + Adam", "IVON"),
@@ -84,8 +82,10 @@ def pyro_step(model: Callable, method: str, data: tuple, seed: int) -> Callable[
     return lambda: svi.step(*arguments)
 
 
-def numpyro_svi(model: Callable, method: str, seed: int) -> Any:
+def numpyro_step(model: Callable, method: str, data: tuple, seed: int) -> Callable[[], Any]:
+    """A function that takes one step on these data."""
     import jax
+    import jax.numpy as jnp
     import numpyro
     from numpyro.infer import Trace_ELBO
     from numpyro.infer.autoguide import AutoNormal
@@ -97,15 +97,9 @@ def numpyro_svi(model: Callable, method: str, seed: int) -> Any:
         optim, loss = numpyro_ngvi.IVON(), numpyro_ngvi.NaturalELBO(1, "stein")
     else:
         guide, optim, loss = AutoNormal(model, init_scale=0.01), numpyro.optim.Adam(1e-3), None
-    key = jax.random.key(seed)
-    return numpyro_ngvi.SVI(model, guide, optim, loss or Trace_ELBO(), rng_key=key)
-
-
-def numpyro_step(model: Callable, method: str, data: tuple, seed: int) -> Callable[[], Any]:
-    """A function that takes one step on these data."""
-    import jax.numpy as jnp
-
-    svi, arguments = numpyro_svi(model, method, seed), tuple(map(jnp.asarray, data))
+    options = {"rng_key": jax.random.key(seed)}
+    svi = numpyro_ngvi.SVI(model, guide, optim, loss or Trace_ELBO(), **options)
+    arguments = tuple(map(jnp.asarray, data))
     return lambda: float(svi.step(*arguments))
 
 
@@ -170,44 +164,13 @@ def rows_of_time(where: str, batch: int, rounds: int, seed: int) -> list[dict[st
     for name, mine in times.items():
         ratios = [a / b for a, b in zip(mine, times[reference], strict=True)]
         first, middle, last = statistics.quantiles(ratios, n=4)
-        rows.append(
-            {
-                "what": "step",
-                "where": where,
-                "batch": str(batch),
-                "method": name,
-                "ms a step": f"{statistics.median(mine):.2f}",
-                "to the first": f"{middle:.2f} ({first:.2f}-{last:.2f})",
-            }
-        )
+        row = {"where": LABELS[where], "batch": str(batch), "method": name}
+        row |= {"ms a step": f"{statistics.median(mine):.2f}"}
+        rows.append(row | {"to the first": f"{middle:.2f} ({first:.2f}-{last:.2f})", "copies": ""})
     return rows
 
 
 # -- memory -----------------------------------------------------------------------------------
-
-
-def square_model(ppl: str, width: int) -> Callable:
-    """The network for memory, in a PPL."""
-    dist: Any
-    if ppl == "pyro":
-        import pyro.distributions as dist
-        from pyro import plate, sample
-        from torch import tanh, zeros
-    else:
-        import numpyro.distributions as dist
-        from jax.numpy import tanh, zeros
-        from numpyro import plate, sample
-
-    def model(images: Any, labels: Any) -> None:
-        shape = width, width
-        first, second = (
-            sample(name, dist.Normal(zeros(shape), width**-0.5).to_event(2)) for name in "VW"
-        )
-        logits = tanh(images @ first) @ second
-        with plate("data", NUM_DATA, subsample_size=len(labels)):
-            sample("label", dist.Categorical(logits=logits), obs=labels)
-
-    return model
 
 
 def bytes_of_process(line: str) -> int:
@@ -216,7 +179,7 @@ def bytes_of_process(line: str) -> int:
     return 1024 * int(status.split(f"{line}:")[1].split()[0])
 
 
-def peak_in_torch(name: str, width: int, batch: int) -> int:
+def peak(name: str, width: int, batch: int) -> int:
     """How far steps raise this process's peak, in bytes.
 
     Steps of a small network go first, so that the library's own pages are not counted.
@@ -224,63 +187,22 @@ def peak_in_torch(name: str, width: int, batch: int) -> int:
     torch.manual_seed(0)
     for wide in (50, width):
         images, labels = torch.randn(batch, wide), torch.randint(wide, (batch,))
-        if name in MAKE:
-            layers = nn.Linear(wide, wide, False), nn.Tanh(), nn.Linear(wide, wide, False)
-            network = nn.Sequential(*layers)
-            step: Callable = torch_step(network, MAKE[name](network.parameters()), images, labels)
-        else:
-            step = pyro_step(square_model("pyro", wide), name, (images, labels), 0)
+        layers = nn.Linear(wide, wide, False), nn.Tanh(), nn.Linear(wide, wide, False)
+        network = nn.Sequential(*layers)
+        step = torch_step(network, MAKE[name](network.parameters()), images, labels)
         before = bytes_of_process("VmRSS")
         for _ in range(3):
             step()
     return bytes_of_process("VmHWM") - before
 
 
-def peak_in_jax(name: str, width: int, batch: int) -> int:
-    """What XLA plans for one step, in bytes."""
-    import jax
-    import jax.numpy as jnp
-    from numpyro.handlers import seed
-    from numpyro.infer.util import log_density
-
-    model, data = square_model("numpyro", width), (jnp.zeros((batch, width)), jnp.arange(batch))
-    if name == "gradient":
-        weights, seeded = {site: jnp.zeros((width, width)) for site in "VW"}, seed(model, 0)
-        gradient = jax.grad(lambda w, *data: log_density(seeded, data, {}, w)[0])
-        program = jax.jit(gradient).lower(weights, *data)
-    else:
-        svi = numpyro_svi(model, name, 0)
-        program = jax.jit(svi.update).lower(svi.init(jax.random.key(0), *data), *data)
-    plan = program.compile().memory_analysis()
-    sizes = plan.argument_size_in_bytes, plan.output_size_in_bytes, plan.temp_size_in_bytes
-    return sum(sizes) - plan.alias_size_in_bytes
-
-
-def rows_of_memory(places: list[str], width: int, batch: int) -> list[dict[str, str]]:
-    """Of the table: copies of the weights beyond a gradient's."""
+def copies(name: str, width: int) -> float:
+    """What steps of a new process take, in copies of the weights."""
     # What is freed goes back at once, so that the peak is that of tensors in use.
     returned = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-
-    def peak(where: str, name: str) -> float:
-        rest = ["--memory-of", where, name, "--width", str(width), "--memory-batch", str(batch)]
-        asked = [sys.executable, "-m", __spec__.name, *rest]
-        done = subprocess.run(asked, check=True, env=returned, stdout=subprocess.PIPE, text=True)
-        return int(done.stdout.split()[-1]) / (2 * 4 * width**2)
-
-    of_gradient = {"torch": peak("torch", "SGD"), "numpyro": peak("numpyro", "gradient")}
-    of_gradient["pyro"] = of_gradient["torch"]
-    return [
-        {
-            "what": "memory",
-            "where": where,
-            "batch": "",
-            "method": name,
-            "copies": f"{peak(where, name) - of_gradient[where]:.2f}",
-        }
-        for where in places
-        for name in TIMED[where]
-        if name != "SGD"
-    ]
+    asked = [sys.executable, "-m", __spec__.name, "--memory-of", name, "--width", str(width)]
+    done = subprocess.run(asked, check=True, env=returned, stdout=subprocess.PIPE, text=True)
+    return int(done.stdout.split()[-1]) / (2 * 4 * width**2)
 
 
 def main() -> None:
@@ -289,29 +211,24 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--width", type=int, default=2000, help="of the network for memory")
-    parser.add_argument("--memory-batch", type=int, default=128, help="of that network")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--memory-of", nargs=2, help="of one method, in this process")
+    parser.add_argument("--memory-of", choices=MAKE, help="of one method, in this process")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.memory_of:
-        where, name = options.memory_of
-        peak = peak_in_jax if where == "numpyro" else peak_in_torch
-        print(peak(name, options.width, options.memory_batch))
+        print(peak(options.memory_of, options.width, 128))
         return
     about = (
-        f"`python -m benchmarks ivon`, {options.rounds} rounds, memory with batches of "
-        f"{options.memory_batch} and matrices of {options.width} x {options.width}, float32, seed "
-        f"{options.seed}; {describe()}"
+        f"`python -m benchmarks ivon`, {options.rounds} rounds, memory for matrices of "
+        f"{options.width} x {options.width}, float32, seed {options.seed}; {describe()}"
     )
-
-    def write(rows: list[dict[str, str]]) -> None:
-        pages.replace("ivon.csv", rows, about, ("what", "where", "batch", "method"))
-
+    of_sgd = copies("SGD", options.width) if "torch" in options.where else 0.0
     for where in options.where:
         for batch in options.batch:
-            write(rows_of_time(where, batch, options.rounds, options.seed))
-    write(rows_of_memory(options.where, options.width, options.memory_batch))
+            rows = rows_of_time(where, batch, options.rounds, options.seed)
+            for row in rows if where == "torch" and batch == options.batch[-1] else ():
+                row["copies"] = f"{copies(row['method'], options.width) - of_sgd:.1f}"
+            pages.replace("ivon.csv", rows, about, ("where", "batch", "method"))
 
 
 if __name__ == "__main__":

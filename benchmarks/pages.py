@@ -21,8 +21,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ngvi import __version__
-
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "benchmarks"
 #: Where CSVs and pictures are written: ``python -m benchmarks --publish NAME`` writes the pages'.
@@ -62,11 +60,11 @@ def commit() -> str:
 
 
 def _note_run(page: str) -> None:
-    """The list of all pages: this one was run today, by the present version."""
+    """The list of all pages: this one was run today, with the present code."""
     rows = read(INDEX)
     for row in rows:
         if f"]({page})" in row["page"]:
-            row |= {"last run": str(datetime.date.today()), "code": __version__}
+            row |= {"last run": str(datetime.date.today()), "code": commit()}
     write(INDEX, rows, about(INDEX))
 
 

@@ -29,7 +29,7 @@ class Limits(NamedTuple):
 LIMITS = Limits()
 
 #: Pages of figures: of these neither sentences nor numbers are counted.
-EVIDENCE = ("benchmarks", "gauntlet.md", "reliability.md")
+EVIDENCE = ("benchmarks", "reliability.md")
 
 #: What a reader who comes now has no use for.
 HISTORY = re.compile(r"\b(the redesign|today|nowadays|formerly|in earlier versions)\b", re.I)

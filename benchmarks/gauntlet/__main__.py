@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--ppl", choices=("numpyro", "pyro"), default="numpyro")
     found.add_argument("--precision", choices=("float32", "float64"), default="float64")
     found.add_argument("--seed", type=int, nargs="+", default=[0])
+    found.add_argument("--every", type=int, default=1, help="one model of so many")
     found.add_argument("--by-default", action="store_true", help="fit as users call it")
     found.add_argument("--time-limit", type=float, default=240, help="seconds of a fit")
     found.add_argument("--out", type=Path, help="the CSV")
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     from . import runs, tables
 
     if options.table:
-        tables.write(options.table, options.part)
+        tables.write(options.table)
     elif options.best:
         runs.best(options)
     elif options.out is None:

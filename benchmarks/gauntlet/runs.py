@@ -34,7 +34,9 @@ KEYS = ("model", "ppl", "dtype", "seed")
 BEST = Path(__file__).with_name("best.json")
 
 #: What the best bounds known are of: Gaussians over all latents as they are.
-OPTIONS: dict[str, Any] = {"progress_bar": False, "reparametrize": False, "allow_prior": True}
+OPTIONS: dict[str, Any] = {
+    "progress_bar": False, "reparametrize": False, "allow_prior": True, "draws": "gaussian"
+}  # fmt: skip
 
 #: As users call it; what such a fit claims is not looked at by another density.
 DEFAULTS: dict[str, Any] = {"progress_bar": False}
@@ -44,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     """Do the fits that the file does not have yet."""
     done = set(map(key_of, read([options.out])))
     with appended(options.out) as append:
-        for entry in chosen(options.only, options.part):
+        for entry in chosen(options.only, options.part)[:: options.every]:
             target = None
             for seed in options.seed:
                 wanted = {"class": entry.group, "model": entry.name, "ppl": options.ppl}

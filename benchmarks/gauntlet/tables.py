@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +19,42 @@ TABLE, FITS, PICTURE = "verdicts.csv", "verdicts_fits.csv", "verdicts.png"
 FALSE = 0.1
 LABELS = {"numpyro": "NumPyro", "pyro": "Pyro"}
 #: Of the CSV of fits, which has of each model what counts.
-KEPT = (*KEYS, "dim", "verdict", "claimed_bound", "claimed_error", "true_bound", "true_error",
-        "gap", "gradients", "values", "seconds", "exception", "reason", "commit")  # fmt: skip
+KEPT = ("set", *KEYS, "dim", "verdict", "claimed_bound", "claimed_error", "true_bound",
+        "true_error", "gradients", "values", "seconds", "exception", "reason",
+        "commit")  # fmt: skip
 #: Verdicts in the order in which they are drawn, and their colours.
-COLOURS = {"certified": "#0072b2", "local": "#56b4e9", "not converged": "0.75", "false": "#d55e00"}
+COLOURS = {"certified": "#0072b2", "false": "#d55e00", "local": "#56b4e9", "not converged": "0.75"}
 
 
-def write(files: list[Path], part: str) -> None:
-    """Fits of a set, their sums by class and in each package, and the picture."""
-    rows = [row for row in with_gaps(read(files)) if ENTRIES[row["model"]].part == part]
-    about = (
-        f"`python -m benchmarks gauntlet --part {part}`, seed 0, {rows[0]['dtype']}; {describe()}"
-    )
-    kept = [{"set": part} | {name: _short(row[name]) for name in KEPT} for row in rows]
-    pages.replace(FITS, kept, about, ("set", *KEYS))
-    groups = sorted({row["class"] for row in rows}, key=lambda group: (group == "plain", group))
-    parts = {group: [row for row in rows if row["class"] == group] for group in groups}
-    for ppl, label in LABELS.items():
-        parts[f"all, {label}"] = [row for row in rows if row["ppl"] == ppl]
-    commits = {row["commit"] for row in rows}
-    of_part = [
-        {"set": part, "class": name, **summary(some), "commit": " ".join(sorted(commits))}
-        for name, some in {**parts, "all": rows}.items()
-        if some
+def write(files: list[Path]) -> None:
+    """Put fits into the CSV of all, and write the sums of their sets by class, and the picture."""
+    fits = [{"set": ENTRIES[row["model"]].part} | row for row in read(files)]
+    about = f"`python -m benchmarks gauntlet`, seed 0, {fits[0]['dtype']}; {describe()}"
+    kept = [{name: row[name][:200] for name in KEPT} for row in fits]
+    for row in kept:
+        for name in ("claimed_bound", "claimed_error", "true_bound", "true_error"):
+            row[name] = row[name] and f"{float(row[name]):.10g}"
+    pages.replace(FITS, kept, about, KEYS)
+    rows = with_gaps(pages.read(FITS))
+    sums = [
+        line for part in dict.fromkeys(row["set"] for row in fits) for line in _lines(part, rows)
     ]
-    pages.replace(TABLE, of_part, about, ("set", "class"))
-    print("\n".join([*pages.table(of_part), "", *map(failure, filter(is_wrong, rows))]))
-    if part == "gauntlet":
-        draw(of_part)
+    pages.replace(TABLE, sums, about, ("set", "class"))
+    print("\n".join([*pages.table(sums), "", *map(failure, filter(is_wrong, rows))]))
+    draw([row for row in pages.read(TABLE) if row["set"] == "gauntlet"])
+
+
+def _lines(part: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """Of a set: each class, each package, and all."""
+    rows = [row for row in rows if row["set"] == part]
+    classes = [row["model"].partition("/")[0] for row in rows]
+    for group in sorted(set(classes), key=lambda group: (group == "plain", group)):
+        some = [row for row, of in zip(rows, classes, strict=True) if of == group]
+        yield {"set": part, "class": group.replace("_", " ")} | summary(some)
+    for ppl, label in LABELS.items():
+        if some := [row for row in rows if row["ppl"] == ppl]:
+            yield {"set": part, "class": f"all, {label}"} | summary(some)
+    yield {"set": part, "class": "all"} | summary(rows)
 
 
 def with_gaps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,7 +82,10 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, str]:
     """A line of the table."""
     ended = [row for row in rows if not row["exception"]]
     local = [row for row in ended if row["verdict"] == "local"]
+    commits = dict.fromkeys(row["commit"] for row in rows)
     return {
+        "commit": " ".join(commits),
+        "models": f"{len({row['model'] for row in rows})}",
         "fits": f"{len(rows)}",
         "certified": f"{sum(row['verdict'] == 'certified' for row in ended)}",
         "false": f"{sum(map(is_false, ended))}",
@@ -104,14 +115,6 @@ def failure(row: dict[str, Any]) -> str:
     return f"{head}: {row['gap']:.2f} nats below, {row['gradients']} gradients; {row['reason']}"
 
 
-def _short(value: Any) -> str:
-    """A cell of the CSV of fits."""
-    try:
-        return f"{float(value):.10g}" if value != "" else ""
-    except ValueError:
-        return str(value)[:200]
-
-
 def draw(rows: list[dict[str, str]]) -> None:
     """Verdicts by class, in both packages."""
     rows = [row for row in rows if not row["class"].startswith("all")]
@@ -124,7 +127,7 @@ def draw(rows: list[dict[str, str]]) -> None:
         label = {"certified": "certified, true", "false": "certified, false"}.get(verdict, verdict)
         axis.barh(range(len(rows)), counts, left=left, color=colour, label=label)
         left += counts
-    axis.set_yticks(range(len(rows)), [row["class"].replace("_", " ") for row in rows])
+    axis.set_yticks(range(len(rows)), [row["class"] for row in rows])
     axis.invert_yaxis()
     axis.set_xlabel("fits, of both packages")
     axis.legend(loc="lower right", frameon=False)

@@ -36,6 +36,11 @@ class Ppl:
         is_of_dist = name[0].isupper() or name in ("constraints", "transforms", "biject_to")
         return getattr(self.dist if is_of_dist else self.np, name)
 
+    @property
+    def ours(self) -> Any:
+        """This package for the PPL."""
+        return importlib.import_module(f"{self.name}_ngvi")
+
     def array(self, value: Any) -> Any:
         """Integers as they are, all else in the default floating type."""
         value = np.asarray(value)

@@ -46,7 +46,7 @@ def test_the_rest_runs_on_where_data_are_missing_or_a_benchmark_fails(
 @pytest.mark.parametrize(
     ("run", "parts"),
     [
-        ("networks --paths", ["networks --paths --data-dir"]),
+        ("networks --seeds 2", ["networks --seeds 2 --data-dir"]),
         ("ivon", ["benchmarks --publish ivon"]),
         ("examples.demo", ["-m examples.demo --publish"]),
         ("gauntlet --out a.csv && gauntlet --table a.csv", ["--out a.csv &&", "--table a.csv"]),
