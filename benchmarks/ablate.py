@@ -43,8 +43,6 @@ MECHANISMS = {
     "certificate_steps": "many/*,own_parameters/*,overflow/raw_years,heavy_tails/*",
     "quasi_newton": "many/*,own_parameters/*",
     "secant_steps": "terms/*",
-    "follow_low_ends": "raw_scale/*,groups/*",
-    "whitened_ascents": "mixtures/*,raw_scale/*",
     "prior_start": "raw_scale/*,overflow/*",
     "high_start": "overflow/*",
     "more_starts": "plateaus/*,flat/*",

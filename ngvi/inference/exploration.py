@@ -13,14 +13,11 @@ import math
 import numpy as np
 
 from ngvi.inference.map_ascent import Ascent, map_ascents
-from ngvi.inference.options import LEVELS, FitOptions
-from ngvi.inference.prices import UNSAID
-from ngvi.inference.problem import Problem
+from ngvi.inference.options import LEVELS
 from ngvi.inference.runs import FAR, Run, Runs, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import GUIDE, MODE, Start, Starts
 from ngvi.inference.verdict.optima import Exploration, Optimum, better_elsewhere
-from ngvi.inference.verdict.validation import Validation
 
 
 class Explorer:
@@ -42,9 +39,6 @@ class Explorer:
         self._begun = self._cost.total
         self._modes: list[tuple[Ascent, Optimum]] = []
         self._images: list[tuple[Ascent, Optimum]] = []  # of these, at other places
-        self._ends: list[tuple[Validation, Optimum]] = []  # of first stages that went on to there
-        self._treat_as_optima = not runs.options.follow_low_ends
-        self._saddle_budget = 0.0  # the cost of following them
         self._has_followed_image = False
 
     def explore(self) -> None:
@@ -54,7 +48,7 @@ class Explorer:
             for run in self.runs.ranked():
                 if self._may_go_on():
                     self.runs.waiting.remove(run)
-                    self._lead(run, counts=False)
+                    self._lead(run)
         while self._may_go_on():
             best = self.runs.best
             if not self._round() or self.is_unlikely():
@@ -68,12 +62,9 @@ class Explorer:
     @property
     def limit(self) -> float:
         """Largest cost of all, in gradients."""
-        first = (1.0 + self.share) * self.spent + self._floor(self.options.num_starts * self.spent)
-        return self._begun + max(first, (1.0 + self.share) * self.reached) + self._saddle_budget
-
-    def _floor(self, most: float) -> float:
-        """Return what the way to the best has left of the gradients that any fit may take."""
-        return max(0.0, min(self.options.exploration_floor, most) - self.share * self.spent)
+        most = min(self.options.exploration_floor, self.options.num_starts * self.spent)
+        first = self.spent + max(self.share * self.spent, most)
+        return self._begun + max(first, (1.0 + self.share) * self.reached)
 
     def _may_go_on(self) -> bool:
         return self._cost.total < self.limit
@@ -101,7 +92,8 @@ class Explorer:
         if self.runs.problem.space.has_model_parameters:
             return self._round_of_parameters()
         points = self.starts.points(self.options.num_starts)
-        ends = ascents_beside(self.runs.problem, self.runs.best, points, self.runs.options)
+        state, options = self.runs.best.state, self.runs.options.starts
+        ends = map_ascents(self.runs.problem, state, points, options)
         for point, end in zip(points, ends, strict=True):
             if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
                 self._count(self._led_by(point, end))
@@ -196,7 +188,7 @@ class Explorer:
             self._followed(run, most, max(self.runs.tolerance, LEVELS.same))
             self._has_followed_image = True
 
-    def _lead(self, run: Run, counts: bool = True) -> Optimum | None:
+    def _lead(self, run: Run) -> Optimum | None:
         """Return the optimum to which a run leads, as far as it can be followed."""
         best, allowed = self.runs.best, LEVELS.worth
         if run.validation is None:
@@ -206,7 +198,7 @@ class Explorer:
         gap = best.validation.bound - run.level
         noise = 2 * math.hypot(best.validation.error, run.validation.error)
         if gap > allowed + noise:
-            return self._lower(run, gap, counts)
+            return self._lower(run, gap)
         if self._is_at_the_best(run):
             return best
         return self._followed(run, self._left(), max(self.runs.tolerance, LEVELS.same))
@@ -238,12 +230,8 @@ class Explorer:
         found = self.runs.refine(run, self._left()) if needs_more else self.runs.end(run)
         return found if found.is_certified else None
 
-    def _lower(self, run: Run, gap: float, counts: bool) -> Optimum | None:
-        """Return the optimum of a run that is far below the best.
-
-        A first stage ends at the optimum of few draws, or on a saddle, from where a bound may rise
-        by tens of nats. So runs are followed, unless they end as one that has been. If one has come
-        to another optimum, or none anywhere, then ends are taken for optima.
+    def _lower(self, run: Run, gap: float) -> Optimum | None:
+        """Return the optimum of a run far below the best: a known one of its bound, or its own.
 
         :param gap: what it is below the best, in nats.
         """
@@ -251,23 +239,9 @@ class Explorer:
             return None  # it was on its way
         new = self.runs.optimum(run)
         slack = max(self.runs.options.local.coarse_gap, LEVELS.negligible * gap)
-        optima = [one for one in self.runs.optima if one.is_certified or self._treat_as_optima]
-        for end, one in [*self._ends, *((one.validation, one) for one in optima)]:
-            if same_bound(end, new.validation, slack):
+        for one in self.runs.optima:
+            if same_bound(one.validation, new.validation, slack):
                 return one
-        if counts and not self._treat_as_optima:
-            # Near a saddle little seems to be left, and the way from it may be long.
-            most = UNSAID / self._cost.prices.gradient
-            before, free = self._cost.total, self._floor(most) - self._saddle_budget
-            tolerance = min(self.runs.tolerance, LEVELS.same)
-            found = self._followed(run, max(free, self._left()), tolerance)
-            self._saddle_budget += min(self._cost.total - before, free)
-            if found is not None:
-                self._ends.append((new.validation, found))
-            if found is not None or self._ends:
-                self._treat_as_optima = found not in (None, self.runs.best)
-                return found
-            self._treat_as_optima = True
         self.runs.optima.append(new)
         return new
 
@@ -277,21 +251,3 @@ def degenerate(runs: Runs) -> float:
     return (
         LEVELS.certain * LEVELS.worth + 2 * runs.options.multi_start.inside * runs.problem.space.dim
     )
-
-
-def ascents_beside(
-    problem: Problem, best: Optimum | None, points: np.ndarray, options: FitOptions
-) -> list[Ascent]:
-    """Uphill from points, in the coordinates of the best Gaussian where that is cheap.
-
-    :param best: the best optimum, if there is one.
-    """
-    space, factor = problem.space, None
-    state = space.initial if best is None else best.state
-    if not len(points):
-        return []
-    is_small = space.dim <= LEVELS.max_dense
-    if options.whitened_ascents and best is not None and is_small:
-        draws, _ = space.draw(state, np.eye(space.dim))
-        factor = (draws - space.mean(state)).T
-    return map_ascents(problem, state, points, options.starts, factor)

@@ -39,19 +39,14 @@ Answer = tuple[float, np.ndarray]
 
 
 def map_ascents(
-    problem: Problem,
-    state: State,
-    points: np.ndarray,
-    options: StartOptions,
-    factor: np.ndarray | None = None,
+    problem: Problem, state: State, points: np.ndarray, options: StartOptions
 ) -> list[Ascent]:
     """Go uphill by L-BFGS from several points.
 
     :param state: which has the model's own parameters.
     :param points: shape ``(N, d)``.
-    :param factor: of a covariance, shape ``(d, d)``, in whose whitened coordinates to ascend.
     """
-    ascents = [_Climb(problem, point, options, factor).run() for point in points]
+    ascents = [_Climb(problem, point, options).run() for point in points]
     asked, found = {index: next(one) for index, one in enumerate(ascents)}, {}
     while asked:
         answers = problem.objective.gradient(state, np.stack(list(asked.values())))
@@ -68,34 +63,27 @@ def map_ascents(
 class _Climb:
     """Ascent from one point."""
 
-    def __init__(
-        self, problem: Problem, start: np.ndarray, options: StartOptions, factor: np.ndarray | None
-    ) -> None:
-        self.problem, self.start, self.options, self.factor = problem, start, options, factor
-        self.place, self.value, self.slope = np.zeros(len(start)), -math.inf, np.zeros(len(start))
+    def __init__(self, problem: Problem, start: np.ndarray, options: StartOptions) -> None:
+        self.problem, self.options, self.place = problem, options, start
+        self.value, self.slope = -math.inf, np.zeros(len(start))
         self.pairs: list[tuple[np.ndarray, np.ndarray]] = []
 
     def run(self) -> Generator[np.ndarray, Answer, Ascent]:
         """Ascend to a mode, or as far as the steps lead."""
         self.value, self.slope, is_finite = yield from self._asked(self.place)
         if not is_finite:
-            return Ascent(self.start, -math.inf, False, 0.0)
+            return Ascent(self.place, -math.inf, False, 0.0)
         gained, is_mode = math.inf, False
         for _ in range(self.options.max_steps):
             direction, before = self._direction(), self.value
-            if self._is_flat() or gained <= self._rounding():
+            if gained <= self._rounding():
                 # A slope on which steps gain nothing may still lead far up.
                 is_mode = 0.5 * float(direction @ self.slope) < LEVELS.same
                 break
             if not (yield from self._step(direction)):
                 break
             gained = self.value - before
-        return Ascent(self._theta(self.place), self.value, is_mode, self._rounding())
-
-    def _is_flat(self) -> bool:
-        """Return whether no slope in whitened coordinates is worth a step."""
-        largest = float(np.abs(self.slope).max(initial=0.0))
-        return self.factor is not None and largest <= self.options.ascent_gradient
+        return Ascent(self.place, self.value, is_mode, self._rounding())
 
     def _rounding(self) -> float:
         """Return what values may be off by, in nats."""
@@ -133,14 +121,8 @@ class _Climb:
 
     def _asked(self, place: np.ndarray) -> Generator[np.ndarray, Answer, Any]:
         """Ask for value and slope at a place, and whether they are finite."""
-        value, gradient = yield self._theta(place)
-        is_finite = math.isfinite(value) and bool(np.isfinite(gradient).all())
-        if self.factor is not None and is_finite:
-            gradient = self.factor.T @ gradient
-        return value, gradient, is_finite
-
-    def _theta(self, place: np.ndarray) -> np.ndarray:
-        return self.start + (place if self.factor is None else self.factor @ place)
+        value, gradient = yield place
+        return value, gradient, math.isfinite(value) and bool(np.isfinite(gradient).all())
 
     def _direction(self) -> np.ndarray:
         """Return the quasi-Newton direction uphill."""

@@ -25,8 +25,8 @@ import numpy as np
 
 from ngvi._lock import as_now
 from ngvi.inference.estimate import State
-from ngvi.inference.exploration import ascents_beside, degenerate
-from ngvi.inference.map_ascent import Ascent
+from ngvi.inference.exploration import degenerate
+from ngvi.inference.map_ascent import Ascent, map_ascents
 from ngvi.inference.mode_centred import missed
 from ngvi.inference.monitor import StoppedByCallback, TimeLimitReached
 from ngvi.inference.multistart import MultiStart
@@ -132,7 +132,7 @@ def modes(search: MultiStart) -> list[Component]:
         gaps = np.where(np.isfinite(values), values - np.logaddexp.reduce(parts, 0), -math.inf)
         order = np.argsort(-gaps)[: runs.options.multi_start.num_starts]
         chosen = points[order[gaps[order] > LEVELS.worth]]
-        for end in ascents_beside(runs.problem, best, chosen, runs.options):
+        for end in map_ascents(runs.problem, best.state, chosen, runs.options.starts):
             is_met = any(runs.is_inside(state, end.mean) for state in met)
             if math.isfinite(end.height) and end.is_mode and not is_met:
                 run = _at_mode(search, end)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ngvi.inference.estimate import State
-from ngvi.inference.exploration import Explorer, ascents_beside
+from ngvi.inference.exploration import Explorer
+from ngvi.inference.map_ascent import map_ascents
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import LEVELS, QUICK
 from ngvi.inference.problem import Problem
@@ -174,8 +175,8 @@ class MultiStart:
         """Modes to which ascents lead, the highest first, and in turn with them any points."""
         count = self.options.multi_start.num_starts
         points = np.concatenate([self.starts.highest(2), self.starts.points(count)])
-        best = self.runs.best if self.runs.optima else None
-        ends = ascents_beside(self.problem, best, points, self.options)
+        state = self.runs.best.state if self.runs.optima else self.problem.space.initial
+        ends = map_ascents(self.problem, state, points, self.options.starts)
         ends = sorted(ends, key=lambda end: (not end.is_mode, -end.height))
         for index, (end, point) in enumerate(zip(ends, points, strict=True)):
             if math.isfinite(end.height):

@@ -171,8 +171,6 @@ class StartOptions:
     usual_scale: float = 50.0
     #: Most steps of an ascent: a process with 80 latents takes 300.
     max_steps: int = 400
-    #: Largest slope, in nats per standard deviation, at the end of an ascent.
-    ascent_gradient: float = 1e-2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,10 +250,6 @@ class FitOptions:
     certificate_steps: bool = True
     #: Look for other optima after the first.
     other_optima: bool = True
-    #: Ascend in the coordinates of the best Gaussian.
-    whitened_ascents: bool = True
-    #: Continue runs that end far below the best: they may be at a saddle.
-    follow_low_ends: bool = True
     #: Report large errors of single precision.
     check_precision: bool = True
     #: Report values of the log density that contradict its gradients.
