@@ -46,13 +46,9 @@ MECHANISMS = {
     "prior_start": "raw_scale/*,overflow/*",
     "high_start": "overflow/*",
     "more_starts": "plateaus/*,flat/*",
-    "check_gradients": "jumps/*",
-    "check_rare_losses": "ends/generations,ends/runaway_growth,heavy_tails/*,regressions/*",
-    "check_endless": "flat/*,heavy_tails/*,regressions/*",
-    "check_precision": "single/*",
+    "checks": "jumps/*,ends/generations,ends/runaway_growth,flat/*,heavy_tails/*,single/*,terms/*",
     "data_passes": "minibatches/*",
     "other_optima": "mixtures/*,kinks/roof,raw_scale/*",
-    "check_integral": "integrals/*,terms/*",
     "curvature": "raw_scale/dyestuff,groups/*",
 }
 #: Classes in single precision and of improper posteriors, and arguments of fits of others.

@@ -115,7 +115,7 @@ def _outcome(
             best.validation = dataclasses.replace(best.validation, bound=bound, error=error)
     elif ending is None:
         options = request.options
-        words = options.check_endless and runaway(search.problem, best.state, options.runaway)
+        words = options.checks and runaway(search.problem, best.state, options.runaway)
         context = Context(search.problem, rng, request.tolerance, request.options)
         outcome.finding = Finding("endless", words) if words else support(context, best)
         if outcome.finding is None and best.status is Status.CONTRADICTED:

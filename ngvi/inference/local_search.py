@@ -133,7 +133,7 @@ class LocalSearch(Search):
                 self._record(estimate, fresh, 0.0)
                 return Status.OPTIMUM
             # Gradients that values contradict are followed no further.
-            if not index and self.options.check_gradients:
+            if not index and self.options.checks:
                 draws = self.options.validation.coarse()
                 found = validate(self.problem, self.state, self.rng, draws)
                 if found.mismatch > max(test.upper, self.tolerance):
@@ -321,7 +321,7 @@ class LocalSearch(Search):
         space = self.problem.space
         widest = max(float(np.max(sd)) for sd in space.stddevs(self.state).values())
         # Beside larger ones no square of one is seen.
-        if not self.options.check_endless or not widest > space.eps**-0.5:
+        if not self.options.checks or not widest > space.eps**-0.5:
             return False
         return widens_without_limit(self.problem, self.state, self.options.runaway)
 

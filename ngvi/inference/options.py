@@ -250,16 +250,8 @@ class FitOptions:
     certificate_steps: bool = True
     #: Look for other optima after the first.
     other_optima: bool = True
-    #: Report large errors of single precision.
-    check_precision: bool = True
-    #: Report values of the log density that contradict its gradients.
-    check_gradients: bool = True
-    #: Report rare, large losses.
-    check_rare_losses: bool = True
-    #: Report quadrature that draws do not confirm.
-    check_integral: bool = True
-    #: Report latents and parameters that run to infinity.
-    check_endless: bool = True
+    #: Check an optimum: precision, jumps, rare losses, quadrature, runaway latents and parameters.
+    checks: bool = True
 
     local: LocalSearchOptions = LocalSearchOptions()
     stochastic: StochasticOptions = StochasticOptions()

@@ -123,7 +123,7 @@ class Runs:
     def _known_end(self, run: Run, max_cost: float) -> Optimum:
         run.validation = self.validated(run.search.state)
         is_noisy = isinstance(run.search, StochasticSearch)
-        is_stuck = run.search.status in NO_PROGRESS and self.options.check_endless
+        is_stuck = run.search.status in NO_PROGRESS and self.options.checks
         if is_stuck and runaway(self.problem, run.search.state, self.options.runaway):
             run.search.status = Status.UNBOUNDED
         if is_noisy and run.search.status is Status.OPTIMUM:
@@ -211,7 +211,7 @@ class Runs:
             return Validation(-self.current.search.trace.last_loss, math.nan)
         options = self.options.validation
         options = options.coarse() if coarsely else options
-        if not self.options.check_precision:
+        if not self.options.checks:
             options = dataclasses.replace(options, num_in_double=0)
         found = validate(self.problem, state, self.rng, options, self.tolerance)
         self.monitor.best = max(self.monitor.best, found.lower)

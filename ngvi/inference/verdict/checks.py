@@ -133,10 +133,6 @@ CHECKS: tuple[Check, ...] = (support, endless, precision, gradients, rare_losses
 
 
 def first_finding(context: Context, optimum: Optimum) -> Finding | None:
-    """Return what the first check finds that finds something, of those that are switched on."""
-    for check in CHECKS:
-        is_on = getattr(context.options, f"check_{check.__name__}", True)
-        found = check(context, optimum) if is_on else None
-        if found is not None:
-            return found
-    return None
+    """Return what the first check finds that finds something."""
+    checks = CHECKS if context.options.checks else (support,)
+    return next((found for check in checks if (found := check(context, optimum))), None)
