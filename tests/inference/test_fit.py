@@ -134,6 +134,21 @@ def test_an_improper_posterior_is_named(ppl, support):
     assert finite(ppl, result)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_ridge_without_an_end_has_doubtful_draws(ppl):
+    """Its covariance loses its rank by rounding."""
+    y = ppl.array(np.random.default_rng(910).normal(size=20))
+
+    def model(y):
+        support = ppl.dist.constraints.real_vector
+        means = ppl.sample("means", ppl.dist.ImproperUniform(support, (), (2,)))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.Normal(means.sum(), 1.0), obs=y)
+
+    result = ppl.fit(model, y)
+    assert not result.converged and not result.diagnostics.accuracy.is_accurate
+
+
 @pytest.mark.parametrize("pyro_validates", [True, False])
 def test_data_with_nan_are_an_error_that_names_them(ppl, pyro_validates):
     model, (X, y) = conjugate(ppl)

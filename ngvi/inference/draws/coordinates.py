@@ -47,6 +47,7 @@ class Coordinates(NamedTuple):
 
         :param to_own: map from the Gaussian's latents to those of the density, of which these are
             the secants.
+        :raises ValueError: if rounding has taken the rank of the covariance.
         """
         if problem.space.dim > MAX_DENSE or problem.space.noise_dim > problem.space.dim:
             sds = map(
@@ -56,7 +57,10 @@ class Coordinates(NamedTuple):
         ends = np.vstack([np.eye(problem.space.dim), -np.eye(problem.space.dim)])
         theta = to_own(problem.space.draw(state, ends)[0])
         ends = theta.reshape(2, len(theta) // 2, -1)
-        return cls(theta.mean(0), 0.5 * (ends[0] - ends[1]).T)
+        scale = 0.5 * (ends[0] - ends[1]).T
+        if not np.linalg.cond(scale) * np.finfo(scale.dtype).eps < 1.0:
+            raise ValueError("the covariance of the fit is singular: the posterior has no end")
+        return cls(theta.mean(0), scale)
 
     def theta(self, z: np.ndarray) -> np.ndarray:
         """Return latent vectors ``(..., d)``."""

@@ -196,9 +196,8 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
         most = MOST_GRADIENTS if asked == AUTO else math.inf
-        chains = _by_nuts(result, found, most, time.perf_counter() + seconds, makes.weighed)
-        known = dataclasses.replace(found, chains=chains.chains)
-        found = best_of(chains, known) if asked == AUTO else chains
+        own = most, time.perf_counter() + seconds, makes.weighed
+        found = _by_nuts(result, found, asked, *own)
     result.seconds += time.perf_counter() - start
     if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
         warn(f"The draws are doubtful: {found.accuracy.words}. {way}")
@@ -329,16 +328,30 @@ def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
 
 
 def _by_nuts(
-    result: Any, found: Diagnostics, most: float, deadline: float, known: Weighed | None
+    result: Any,
+    found: Diagnostics,
+    asked: str,
+    most: float,
+    deadline: float,
+    known: Weighed | None,
 ) -> Diagnostics:
-    """Return draws of chains that go on from a result."""
-    seed = result._ppl.seed_of_diagnostics(result)
-    chains = run_until(result, seed, most, deadline, known=known)
+    """Return draws of chains that go on from a result, or those of before where these are better.
+
+    :raises ValueError: where no chain can begin and chains are asked for.
+    """
+    try:
+        seed = result._ppl.seed_of_diagnostics(result)
+        chains = run_until(result, seed, most, deadline, known=known)
+    except ValueError:
+        if asked == NUTS:
+            raise
+        return found
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"
-    latents = in_one(chains.latents)
-    return Diagnostics(NUTS, chains.accuracy, how, latents, found.log_weights, chains)
+    accuracy, weights = chains.accuracy, found.log_weights
+    new = Diagnostics(NUTS, accuracy, how, in_one(chains.latents), weights, chains)
+    return new if asked == NUTS else best_of(new, dataclasses.replace(found, chains=chains))
 
 
 def in_one(latents: np.ndarray) -> np.ndarray:

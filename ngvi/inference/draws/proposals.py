@@ -171,7 +171,10 @@ def proposal_for(
         needed = min(LEVELS.negligible, limits.max())
         worst = np.lexsort([-errors, -limits])[:MAX_HEAVY]
         found = found[worst[limits[worst] >= needed]]
-    joint = JointTails(problem, state, list(found))
+    try:
+        joint = JointTails(problem, state, list(found))
+    except np.linalg.LinAlgError:  # rounding has taken the rank of an endless covariance
+        return Proposal(problem, state)
     for _ in range(ROUNDS):
         pilot = joint.weighed(NUM_DRAWS, rng)
         joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
