@@ -35,7 +35,7 @@ from benchmarks.models import PPLS, Entry, chosen
 from examples.machine import describe
 from ngvi.inference.options import FitOptions
 
-NAME, SEEDS, LIMIT, FALSE = "ablations.csv", (0, 1), 20.0, 0.1
+NAME, SEEDS, LIMIT, FALSE = "ablations.csv", (0, 1), 30.0, 0.1
 KEYS = ("mechanism", "model", "ppl", "seed")
 MECHANISMS = {
     "held_out_draws": "kinks/*",
