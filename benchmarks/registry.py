@@ -27,7 +27,7 @@ RUNS = {
     "soak --ppl pyro --steps 50000": 8,
     "soak --ppl numpyro": 4,
     "soak --ppl numpyro --optimiser Snngm": 4,
-    "posterior_accuracy": 10,
+    "draws": 35,
     "language_model": 15,
     "hierarchical": 12,
     "ivon": 10,

@@ -82,15 +82,19 @@ def nuts_numpyro(
     lap("NUTS", mcmc.get_samples(), steps)
 
 
+def standardised(site: dict) -> Any:
+    """A standardised form of normal effects in plates."""
+    from numpyro.distributions import Normal
+    from numpyro.infer.reparam import LocScaleReparam
+
+    is_free = site["cond_indep_stack"] and not site["is_observed"]
+    is_own = is_free and not site["name"].endswith("_decentered")  # of the new form
+    return LocScaleReparam(0.0) if is_own and isinstance(site["fn"], Normal) else None
+
+
 def reference(model: Callable, args: tuple, lap: Callable) -> None:
     """Long chains, with normal effects in plates standardised."""
     import numpyro
-    from numpyro.infer.reparam import LocScaleReparam
-
-    def standardised(site: dict) -> LocScaleReparam | None:
-        is_effect = isinstance(site["fn"], numpyro.distributions.Normal)
-        is_free = site["cond_indep_stack"] and not site["is_observed"]
-        return LocScaleReparam(0.0) if is_effect and is_free else None
 
     model = numpyro.handlers.reparam(model, standardised)
     nuts_numpyro(model, args, lap, LONG, CAREFUL)

@@ -56,7 +56,7 @@ class Entry:
         def model(*args: Any) -> Any:
             return self.function(ppl, *args, **options)
 
-        model.__name__ = self.function.__name__
+        model.__name__ = self.name.rpartition("/")[2]
         return model
 
     def args(self, ppl: Ppl) -> tuple:

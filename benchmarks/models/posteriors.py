@@ -13,22 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from .entries import codes, columns
 from .later_changing import volatility
 from .ppl import Ppl
 
 SCHOOLS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-SEEDS = np.array(
-    [
-        (10, 39, 0, 0), (23, 62, 0, 0), (23, 81, 0, 0), (26, 51, 0, 0), (17, 39, 0, 0),
-        (5, 6, 0, 1), (53, 74, 0, 1), (55, 72, 0, 1), (32, 51, 0, 1), (46, 79, 0, 1),
-        (10, 13, 0, 1), (8, 16, 1, 0), (10, 30, 1, 0), (8, 28, 1, 0), (23, 45, 1, 0),
-        (0, 4, 1, 0), (3, 12, 1, 1), (22, 41, 1, 1), (15, 30, 1, 1), (32, 51, 1, 1),
-        (3, 7, 1, 1),
-    ],
-    float,
-)  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -200,54 +189,6 @@ def radon(ppl, y, floor, county):
     ppl.rows(ppl.Normal(a[county] + b[county] * floor, sigma), y, "homes")
 
 
-def epilepsy(ppl, y, X, slope, patient):
-    """Counts of seizures; an intercept and a slope of each of 59 patients, ``N(0, (W W^T)^-1)``
-    (d = 127; Tan, section 8.5).
-    """
-    beta = ppl.normals("beta", X.shape[1], 10.0)
-    omega = ppl.normals("omega", 3, 10.0)
-    with ppl.plate("patients", 59):
-        # A Wishart's root: W^T (a, b) is standard normal.
-        b = ppl.sample("b", ppl.Normal(0.0, ppl.exp(-omega[2])))
-        mean = -omega[1] * b * ppl.exp(-omega[0])
-        a = ppl.sample("a", ppl.Normal(mean, ppl.exp(-omega[0])))
-    eta = X @ beta + a[patient] + b[patient] * slope
-    ppl.rows(ppl.Poisson(ppl.exp(eta)), y, "visits")
-
-
-def seeds(ppl, r, n, x1, x2):
-    """Germination of seeds on 21 plates (Crowder, 1978)."""
-    alpha = ppl.normals("alpha", 4, 10.0)
-    sigma = ppl.sample("sigma", ppl.HalfNormal(ppl.array(2.0)))
-    with ppl.plate("plates", len(r)):
-        b = ppl.sample("b", ppl.Normal(0.0, sigma))
-        eta = alpha[0] + alpha[1] * x1 + alpha[2] * x2 + alpha[3] * x1 * x2 + b
-        ppl.sample("r", ppl.Binomial(n, logits=eta), obs=r)
-
-
-def sleep(ppl, y, days, subject):
-    """Reaction times of 18 drivers in milliseconds, an intercept and a slope each."""
-    mean, spread = ppl.array([250.0, 10.0]), ppl.array([100.0, 20.0])
-    mu = ppl.sample("mu", ppl.Normal(mean, spread).to_event(1))
-    tau = ppl.sample("tau", ppl.HalfNormal(ppl.array([50.0, 20.0])).to_event(1))
-    sigma = ppl.sample("sigma", ppl.HalfNormal(ppl.array(50.0)))
-    with ppl.plate("subjects", 18):
-        a = ppl.sample("a", ppl.Normal(mu[..., 0], tau[..., 0]))
-        b = ppl.sample("b", ppl.Normal(mu[..., 1], tau[..., 1]))
-    ppl.rows(ppl.Normal(a[subject] + b[subject] * days, sigma), y)
-
-
-def counts(ppl, y, X, visit, patient):
-    """Seizures of 59 patients, an intercept and a slope each with spreads of their own."""
-    beta = ppl.normals("beta", X.shape[1], 10.0)
-    spread = ppl.sample("spread", ppl.HalfNormal(ppl.array([2.0, 2.0])).to_event(1))
-    with ppl.plate("patients", 59):
-        a = ppl.sample("a", ppl.Normal(0.0, spread[..., 0]))
-        b = ppl.sample("b", ppl.Normal(0.0, spread[..., 1]))
-    eta = X @ beta + a[patient] + b[patient] * visit
-    ppl.rows(ppl.Poisson(ppl.exp(eta)), y, "visits")
-
-
 # -- data ------------------------------------------------------------------------------
 
 
@@ -314,30 +255,10 @@ def _radon(folder: Path) -> tuple:
     )
 
 
-def _epilepsy(folder: Path) -> tuple:
-    with np.load(folder / "glmm" / "designs" / "epilepsy2.npz") as design:
-        y, X, Z, patient = (design[key] for key in ("y", "X", "Z", "group"))
-    if Z.shape[1] != 2 or not np.all(Z[:, 0] == 1.0):
-        raise ValueError("epilepsy2.npz has no intercept and slope for each patient")
-    return y.astype(float), X, Z[:, 1], patient.astype(int)
-
-
 def _german(folder: Path) -> tuple:
     frame = pd.read_csv(folder / "logistic" / "german_credit_design.csv.gz")
     y = frame.pop("y").to_numpy(float)
     return frame.to_numpy(float), y
-
-
-def _sleep(_: Path) -> tuple:
-    reaction, days, subject = columns("lme4", "sleepstudy", "Reaction", "Days", "Subject")
-    return reaction, days, codes(subject)
-
-
-def _seizures(_: Path) -> tuple:
-    from examples.glmm import epilepsy
-
-    problem = epilepsy()
-    return problem.y, problem.X, problem.Z[:, 1], problem.group
 
 
 NON_CENTRED = "eight schools, non-centred"
@@ -362,14 +283,3 @@ def model_of(name: str, ppl_name: str, folder: Path, second: bool = False) -> tu
     if second:
         data[row.response] = row.other(np.random.default_rng(1), np.asarray(data[row.response]))
     return partial(row.model, ppl), tuple(map(ppl.array, data))
-
-
-#: Posteriors of corrected draws: the model, its data, its locals and its globals.
-HIERARCHICAL: dict[str, tuple[Callable, Callable[[Path], tuple], tuple, tuple]] = {
-    "eight schools": (eight_schools, _schools, ("theta",), ("mu", "tau")),
-    "seeds": (seeds, lambda _: tuple(SEEDS.T), ("b",), ("alpha", "sigma")),
-    "sleepstudy": (sleep, _sleep, ("a", "b"), ("mu", "tau", "sigma")),
-    "radon": (radon, _radon, ("a", "b"), ("mu", "tau_a", "tau_b", "sigma")),
-    "epilepsy": (counts, _seizures, ("a", "b"), ("beta", "spread")),
-    "epilepsy, Wishart's root": (epilepsy, _epilepsy, ("a", "b"), ("beta", "omega")),
-}
