@@ -26,7 +26,7 @@ RATES = """
 @door
 @shared_doc(von, FIELDS)
 def VON(step_size: float | Schedule = 0.1, *, other: Any = None) -> optax.GradientTransformation:
-    """Write the same lines as for any other rule.
+    """Make an optax transformation of the rule.
 
     >>> from numpyro_ngvi.optim import VON
     >>> guide, loss = NaturalGaussianGuide(model, "diagonal"), NaturalELBO(10, "hessian")

@@ -136,7 +136,7 @@ def test_an_improper_posterior_is_named(ppl, support):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_ridge_without_an_end_has_doubtful_draws(ppl):
-    """Its covariance loses its rank by rounding."""
+    """Rounding makes the covariance singular."""
     y = ppl.array(np.random.default_rng(910).normal(size=20))
 
     def model(y):

@@ -73,6 +73,19 @@ def test_chains_are_accurate_if_long_enough_and_if_few_have_diverged(rng):
     assert found.verdict == "doubtful" and "do not agree (R-hat" in found.words
 
 
+def test_latents_on_unlike_scales_have_coordinates(ppl):
+    """A factor of 1e18 between standard deviations is a matter of units."""
+
+    def model():
+        ppl.sample("large", ppl.dist.Normal(ppl.array(0.0), 1e9))
+        ppl.sample("small", ppl.dist.Normal(ppl.array(0.0), 1e-9))
+
+    fitted = ppl.fit(model, allow_prior=True, draws="gaussian", effort="quick")
+    with fitted._at_end() as (problem, state):
+        own = Coordinates.of_fit(problem, state)
+    np.testing.assert_allclose(own.z(own.theta(np.eye(2))), np.eye(2), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("apart", "count", "agree"), [(0.3, 32, True), (0.3, 4, False), (0.5, 32, False)]
 )

@@ -58,8 +58,9 @@ class Coordinates(NamedTuple):
         theta = to_own(problem.space.draw(state, ends)[0])
         ends = theta.reshape(2, len(theta) // 2, -1)
         scale = 0.5 * (ends[0] - ends[1]).T
-        if not np.linalg.cond(scale) * np.finfo(scale.dtype).eps < 1.0:
-            raise ValueError("the covariance of the fit is singular: the posterior has no end")
+        rows = scale / np.linalg.norm(scale, axis=1, keepdims=True)  # units do not matter
+        if np.linalg.matrix_rank(rows) < len(rows):
+            raise ValueError("the covariance of the fit is singular at the numbers' precision")
         return cls(theta.mean(0), scale)
 
     def theta(self, z: np.ndarray) -> np.ndarray:

@@ -335,17 +335,18 @@ def _by_nuts(
     deadline: float,
     known: Weighed | None,
 ) -> Diagnostics:
-    """Return draws of chains that go on from a result, or those of before where these are better.
+    """Return draws of chains that go on from a result, or the earlier draws if these are better.
 
-    :raises ValueError: where no chain can begin and chains are asked for.
+    :raises ValueError: if chains are asked for and cannot begin; else the fault is said.
     """
     try:
         seed = result._ppl.seed_of_diagnostics(result)
         chains = run_until(result, seed, most, deadline, known=known)
-    except ValueError:
+    except ValueError as error:
         if asked == NUTS:
             raise
-        return found
+        fault = found.accuracy.fault or f"no chains can begin: {error}"
+        return dataclasses.replace(found, accuracy=dataclasses.replace(found.accuracy, fault=fault))
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"

@@ -220,9 +220,9 @@ def run_until(
 
 
 def _enough(accuracy: Accuracy, count: int) -> int:
-    """Return how many draws of each chain should be accurate, at most twice those that there are.
+    """Return the number of draws per chain at which limits should hold: 1.25 to 2 times ``count``.
 
-    Noise falls with their root; a quarter more are worth another look.
+    Noise falls with the square root of the number of draws.
     """
     times = np.clip((accuracy.worst_limit / LEVELS.negligible) ** 2, 1.25, 2.0)
     return math.ceil(count * times)

@@ -173,7 +173,7 @@ def proposal_for(
         found = found[worst[limits[worst] >= needed]]
     try:
         joint = JointTails(problem, state, list(found))
-    except np.linalg.LinAlgError:  # rounding has taken the rank of an endless covariance
+    except np.linalg.LinAlgError:  # the covariance is singular at this precision
         return Proposal(problem, state)
     for _ in range(ROUNDS):
         pilot = joint.weighed(NUM_DRAWS, rng)
