@@ -1,8 +1,12 @@
 """Natural-gradient variational inference for NumPyro."""
 
+from importlib.util import find_spec as _find_spec
+
 try:
     import numpyro as _numpyro  # noqa: F401
-    import optax as _optax  # noqa: F401
+
+    if _find_spec("optax") is None:  # imported with the first optimiser, which takes a while
+        raise ModuleNotFoundError("No module named 'optax'", name="optax")
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"numpyro_ngvi needs {error.name}: pip install 'ngvi[numpyro]'", name=error.name

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpyro
-import optax
 
 from ngvi.inference.problem import Problem
 from numpyro_ngvi.guide import NaturalGaussianGuide
@@ -49,7 +48,7 @@ def _initial(
         if not any(site["type"] in ("param", "mutable") for site in sites):
             return dict(initial), dict  # without a run, whose operations are compiled one by one
     # The loss is not called; this one takes discrete latents, of which others warn.
-    svi = numpyro.infer.SVI(model, guide, optax.sgd(0.0), numpyro.infer.TraceEnum_ELBO())
+    svi = numpyro.infer.SVI(model, guide, numpyro.optim.SGD(0.0), numpyro.infer.TraceEnum_ELBO())
     # It runs the model at a draw of a guide that may be far broader than the start that was found
     # valid, where a distribution may be none: what is asked for are the parameters alone.
     with numpyro.validation_enabled(False) if is_set_up else nullcontext():

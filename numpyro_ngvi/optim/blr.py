@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import optax
+from typing import TYPE_CHECKING, Any
 
 from ngvi._docs import shared_doc
 from ngvi._door import door
@@ -12,6 +10,9 @@ from ngvi.errors import check_learning_rule
 from ngvi.optim.blr import BlrRule
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
+
+if TYPE_CHECKING:
+    import optax
 
 
 @door

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import optax
+from typing import TYPE_CHECKING, Any
 
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi.optim.nagm import NagmRule, check_nagm
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
+
+if TYPE_CHECKING:
+    import optax
 
 
 @door

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import optax
+from typing import TYPE_CHECKING, Any
 
 from ngvi._docs import shared_doc
 from ngvi._door import door
@@ -12,6 +10,9 @@ from ngvi.errors import check_rho
 from ngvi.optim.von import GAUSS_NEWTON, STEIN, check_vogn, ivon, vogn, von
 from numpyro_ngvi.optim.algebra import Schedule, algebra
 from numpyro_ngvi.optim.joint import FIELDS, joint
+
+if TYPE_CHECKING:
+    import optax
 
 RATES = """
 :param step_size: ``alpha``, of the mean: a number, an optax schedule, or ``"auto"``, which falls as
