@@ -130,11 +130,17 @@ class FitResult(WithRows):
     def sample_groups(self, *args: Any, num_samples: int = 1000, **kwargs: Any) -> dict[str, Any]:
         """Draw latents of unseen groups, given their own data.
 
-        The globals are those of the fit and learn nothing from these groups; the locals have a
-        Gaussian at their conditional mode. The draws are posterior samples for the PPL's
-        ``Predictive``. After a fit of 17 drivers, with the data of another one::
+        The new data do not change the globals; the locals get a Gaussian at their conditional mode.
+        The PPL's ``Predictive`` takes the draws as posterior samples.
 
-            draws = result.sample_groups(index_0, days, reaction)
+        >>> def groups(y):
+        ...     centre = sample("centre", dist.Normal(0.0, 10.0))
+        ...     with plate("groups", len(y)):
+        ...         level = sample("level", dist.Normal(centre, 1.0))
+        ...         sample("y", dist.Normal(level, 1.0), obs=y)
+        >>> draws = fit(groups, y, progress_bar=False).sample_groups(y[:1] + 3)
+        >>> f"{draws['level'].mean():.1f}"
+        '3.0'
 
         :param args: arguments of the model, with the data of the new groups, numbered from zero.
         :param num_samples: the number of draws.

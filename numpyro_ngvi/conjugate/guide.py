@@ -140,10 +140,10 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
 
     >>> from numpyro_ngvi.conjugate import ConjugateGuide
     >>> def normal(y):
-    ...     mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
-    ...     precision = numpyro.sample("precision", dist.Gamma(2.0, 2.0))
-    ...     with numpyro.plate("rows", 3):
-    ...         numpyro.sample("y", dist.Normal(mean, precision**-0.5), obs=y)
+    ...     mean = sample("mean", dist.Normal(0.0, 10.0))
+    ...     precision = sample("precision", dist.Gamma(2.0, 2.0))
+    ...     with plate("rows", 3):
+    ...         sample("y", dist.Normal(mean, precision**-0.5), obs=y)
     >>> guide = ConjugateGuide(normal, {"precision": "gamma"})
     >>> svi = SVI(normal, guide, BLR(), NaturalELBO(), rng_key=jax.random.key(0))
     >>> losses = [svi.step(y) for _ in range(20)]

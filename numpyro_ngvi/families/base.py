@@ -19,7 +19,12 @@ from numpyro_ngvi.linalg.matrices import matrices
 
 
 class Family(family.Family):
-    """A Gaussian in some coordinates, which are arrays."""
+    """A Gaussian in some coordinates, which are arrays; a family of your own derives from it.
+
+    >>> narrow, wide = (families.CovarianceCholesky().initial(y, scale) for scale in (0.1, 0.2))
+    >>> isinstance(wide, families.Family), f"{narrow.kl_divergence(wide):.2f} nats"
+    (True, '0.95 nats')
+    """
 
     ops, xp = matrices, jnp
 

@@ -144,10 +144,10 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     """A guide for ``SVI`` or ``fit``.
 
     >>> def groups(y):
-    ...     scale = numpyro.sample("scale", dist.HalfNormal(1.0))
-    ...     with numpyro.plate("groups", len(y)):
-    ...         effect = numpyro.sample("effect", dist.Normal(0.0, scale))
-    ...         numpyro.sample("y", dist.Normal(effect, 1.0), obs=y)
+    ...     scale = sample("scale", dist.HalfNormal(1.0))
+    ...     with plate("groups", len(y)):
+    ...         effect = sample("effect", dist.Normal(0.0, scale))
+    ...         sample("y", dist.Normal(effect, 1.0), obs=y)
     >>> guide = ReparametrizedGaussianGuide(groups)
     >>> fit(groups, y, guide=guide, progress_bar=False).converged
     True

@@ -118,10 +118,10 @@ class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
 
     >>> from pyro_ngvi.conjugate import ConjugateGuide
     >>> def normal(y):
-    ...     mean = pyro.sample("mean", dist.Normal(0.0, 10.0))
-    ...     precision = pyro.sample("precision", dist.Gamma(2.0, 2.0))
-    ...     with pyro.plate("rows", 3):
-    ...         pyro.sample("y", dist.Normal(mean, precision**-0.5), obs=y)
+    ...     mean = sample("mean", dist.Normal(0.0, 10.0))
+    ...     precision = sample("precision", dist.Gamma(2.0, 2.0))
+    ...     with plate("rows", 3):
+    ...         sample("y", dist.Normal(mean, precision**-0.5), obs=y)
     >>> guide = ConjugateGuide(normal, {"precision": "gamma"})
     >>> svi = SVI(normal, guide, BLR(), NaturalELBO())
     >>> losses = [svi.step(y) for _ in range(20)]

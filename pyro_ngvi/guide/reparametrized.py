@@ -190,10 +190,10 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     """The guide has one submodule, ``posterior``, as :class:`~pyro_ngvi.NaturalGaussianGuide` has.
 
     >>> def groups(y):
-    ...     scale = pyro.sample("scale", dist.HalfNormal(1.0))
-    ...     with pyro.plate("groups", len(y)):
-    ...         effect = pyro.sample("effect", dist.Normal(0.0, scale))
-    ...         pyro.sample("y", dist.Normal(effect, 1.0), obs=y)
+    ...     scale = sample("scale", dist.HalfNormal(1.0))
+    ...     with plate("groups", len(y)):
+    ...         effect = sample("effect", dist.Normal(0.0, scale))
+    ...         sample("y", dist.Normal(effect, 1.0), obs=y)
     >>> guide = ReparametrizedGaussianGuide(groups)
     >>> fit(groups, y, guide=guide, progress_bar=False).converged
     True

@@ -62,12 +62,13 @@ def fit(
 ) -> FitResult:
     """Other examples continue from this one, whose posterior is ``N(1.99, 0.58^2)``.
 
-    >>> import pyro, pyro.distributions as dist, torch
+    >>> import pyro.distributions as dist, torch
+    >>> from pyro import plate, sample
     >>> y = torch.tensor([1.0, 2.0, 3.0])
     >>> def model(y):
-    ...     mean = pyro.sample("mean", dist.Normal(0.0, 10.0))
-    ...     with pyro.plate("rows", len(y)):
-    ...         pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+    ...     mean = sample("mean", dist.Normal(0.0, 10.0))
+    ...     with plate("rows", len(y)):
+    ...         sample("y", dist.Normal(mean, 1.0), obs=y)
     >>> result = fit(model, y, progress_bar=False)
     >>> q = result.posterior
     >>> result.converged, f"{q.mean[0]:.2f} ± {q.variance[0]**0.5:.2f}"
