@@ -2,8 +2,8 @@
 
     python -m benchmarks --publish ablate quasi_newton
 
-fits the models that a mechanism is for (``MECHANISMS``, of the part ``newest``) with and without
-it, as users call it, in both packages with two seeds, and writes its row
+fits the models that a mechanism is for (``MECHANISMS``, of the part ``newest``, or of ``PARTS``)
+with and without it, as users call it, in both packages with two seeds, and writes its row
 in ``docs/mechanisms.md`` from ``ablations.csv``. Fits that the CSV has are not done again
 without ``--anew``.
 
@@ -32,25 +32,30 @@ from benchmarks import pages
 from benchmarks.gauntlet import runs
 from benchmarks.gauntlet.target import Target
 from benchmarks.models import PPLS, Entry, chosen
+from benchmarks.unseen import opened
 from examples.machine import describe
 from ngvi.inference.options import FitOptions
 
-NAME, SEEDS, LIMIT, FALSE = "ablations.csv", (0, 1), 30.0, 0.1
+NAME, SEEDS, LIMIT, FALSE = "ablations.csv", (0, 1), 60.0, 0.1
 KEYS = ("mechanism", "model", "ppl", "seed")
 MECHANISMS = {
-    "held_out_draws": "kinks/*",
+    "held_out_draws": "networks/five_units,networks/two_layers,networks/air,networks/[mw]*",
     "fresh_draws": "kinks/*",
     "certificate_steps": "many/*,own_parameters/*,overflow/raw_years,heavy_tails/*",
     "quasi_newton": "many/*,own_parameters/*",
     "secant_steps": "terms/*",
     "prior_start": "raw_scale/*,overflow/*",
-    "high_start": "overflow/*",
     "more_starts": "plateaus/*,flat/*",
     "checks": "jumps/*,ends/generations,ends/runaway_growth,flat/*,heavy_tails/*,single/*,terms/*",
     "data_passes": "minibatches/*",
     "other_optima": "mixtures/*,kinks/roof,raw_scale/*",
-    "curvature": "raw_scale/dyestuff,groups/*",
+    "curvature": "hierarchy/*,meta/*,items/*,spatial/*",
+    "reparametrize": "hierarchy/*,meta/*,items/*,spatial/*",
 }
+#: Sets of models that are not ``newest``: of the first part of ``unseen``, which has been opened.
+PARTS = {"held_out_draws": "gauntlet", "curvature": "part_1", "reparametrize": "part_1"}
+#: Of arguments of ``fit``, those without the mechanism.
+WITHOUT = {"curvature": "hessian", "reparametrize": False}  # other curvatures have no chains
 #: Classes in single precision and of improper posteriors, and arguments of fits of others.
 SINGLE, IMPROPER = "single", "flat"
 ASKED = {"many": {"family": "diagonal"}, "integrals": {"curvature": "quadrature"}}
@@ -71,8 +76,8 @@ def measured(
     :param limit: CPU seconds after which it is given up.
     """
     options: dict[str, Any] = dict(ASKED.get(entry.group, {}))
-    if mechanism == "curvature":  # whose other choices have no chains
-        options["curvature"] = "hessian"
+    if mechanism in WITHOUT:
+        options[mechanism] = WITHOUT[mechanism]
     elif mechanism:
         options["options"] = FitOptions(**{mechanism: False})
     row: dict[str, Any] = dict(zip(KEYS, (mechanism, entry.name, ppl, seed), strict=True))
@@ -122,7 +127,16 @@ def worth(mechanism: str, rows: list[dict[str, str]]) -> str:
     gradients = median(float(b["gradients"]) / max(float(a["gradients"]), 1) for a, b in both)
     seconds = median(float(b["CPU s"]) / float(a["CPU s"]) for a, b in warm)
     claims = f"certified {certified[0]} -> {certified[1]}, false {false[0]} -> {false[1]}"
-    return f"{len(on)} fits: {claims}, gradients * {gradients:.2f}, CPU s * {seconds:.2f}"
+    cell = f"{len(on)} fits: {claims}, gradients * {gradients:.2f}, CPU s * {seconds:.2f}"
+    accurate = [sum(r.get("draws") == "accurate" for r in side) for side in (on, off)]
+    if any(accurate):
+        cell += f", draws accurate {accurate[0]} -> {accurate[1]}"
+    lost = [float(a["claimed"]) - float(b["claimed"]) for a, b in both]
+    if sum(one > 1 for one in lost):
+        cell += f", bounds more than a nat lower {sum(one > 1 for one in lost)}"
+    if sum(one < -1 for one in lost):
+        cell += f", higher {sum(one < -1 for one in lost)}"
+    return cell
 
 
 def main() -> None:
@@ -134,14 +148,17 @@ def main() -> None:
     done = {tuple(row[key] for key in KEYS) for row in has}
     about = f"`python -m benchmarks ablate`, seeds 0 and 1; {describe()}"
     path = pages.ROOT / "docs" / "mechanisms.md"
+    opened(1)
     for mechanism in options.mechanism or MECHANISMS:
-        for entry in chosen(MECHANISMS[mechanism], "newest"):
+        part = PARTS.get(mechanism, "newest")
+        more = runs.of_draws if part == "part_1" else lambda _: {}
+        for entry in chosen(MECHANISMS[mechanism], part):
             fits = product(("", mechanism), [entry.name], PPLS, map(str, SEEDS))
             with jax.enable_x64(True):
                 target = Target(entry)
             for name, _, ppl, seed in [one for one in fits if one not in done]:
                 done.add((name, entry.name, ppl, seed))
-                row = measured(entry, target, name, ppl, int(seed))
+                row = measured(entry, target, name, ppl, int(seed), more, LIMIT)
                 print(*row.values(), flush=True)
                 pages.replace(NAME, [row], about, KEYS)
             jax.clear_caches()

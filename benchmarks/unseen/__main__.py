@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-import importlib
 import itertools
-import sys
 from pathlib import Path
 
 import jax
@@ -25,18 +23,12 @@ from benchmarks import pages
 from benchmarks.ablate import SEEDS, is_false, measured
 from benchmarks.gauntlet.runs import of_draws
 from benchmarks.gauntlet.target import Target
-from benchmarks.models import PPLS, Entry, chosen
+from benchmarks.models import PPLS
+from benchmarks.unseen import FOLDER, opened
 
-FOLDER, LIMIT = Path(__file__).parent, 240.0
+LIMIT = 240.0
 FIELDS = ("model", "ppl", "seed", "precision", "verdict", "claimed", "error", "bound", "gradients",
           "CPU s", "draws", "one_optimum", "said", "commit")  # fmt: skip
-
-
-def opened(number: int, folder: Path = FOLDER) -> list[Entry]:
-    """The models of a part."""
-    sys.path.insert(0, str(folder / f"part_{number}.zip"))
-    importlib.import_module(f"part_{number}")
-    return chosen(part=f"part_{number}")
 
 
 def summary(rows: list[dict[str, str]]) -> str:

@@ -178,9 +178,9 @@ class MultiStart:
         state = self.runs.best.state if self.runs.optima else self.problem.space.initial
         ends = map_ascents(self.problem, state, points, self.options.starts)
         ends = sorted(ends, key=lambda end: (not end.is_mode, -end.height))
-        for index, (end, point) in enumerate(zip(ends, points, strict=True)):
+        for end, point in zip(ends, points, strict=True):
             if math.isfinite(end.height):
                 if start := self.starts.at(end.mean, MODE):
                     yield start
-            if start := self.starts.at(point, DRAW) if index else self.starts.high_point():
+            if start := self.starts.at(point, DRAW):
                 yield start

@@ -232,8 +232,6 @@ class FitOptions:
 
     #: Also start at the prior, if it is elsewhere.
     prior_start: bool = True
-    #: Start at a point of high density, if the guide's start has none.
-    high_start: bool = True
     #: Try a few more starts, if the first ones reach no optimum.
     more_starts: bool = True
     #: Take fresh draws at every step, if nothing else reaches an optimum.

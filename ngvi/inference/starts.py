@@ -25,8 +25,8 @@ from ngvi.inference.problem import Problem
 #: Quartiles of a normal distribution are so many standard deviations apart.
 QUARTILES, APART = (0.25, 0.75), 1.349
 
-GUIDE, PRIOR, HIGH_POINT = "the guide's start", "the prior", "a point of high density"
-MODE, DRAW, OTHER_PARAMETERS = "a mode", "a draw", "other parameters"
+GUIDE, PRIOR, MODE, DRAW = "the guide's start", "the prior", "a mode", "a draw"
+OTHER_PARAMETERS = "other parameters"
 
 
 class Start(NamedTuple):
@@ -82,14 +82,12 @@ class Starts:
     # -- one start --------------------------------------------------------------------
 
     def own(self) -> Start | None:
-        """Return the guide's, or as near to it as the bound is finite."""
+        """Return the guide's, or as near to it as the bound is finite, or at a high point."""
         space, scales, sample = self.problem.space, self.options.starts.scales, self._sample()
-        narrow = len(scales) // 2 + 1
         return (
             self.usable(space.initial, GUIDE, sample)
-            or self._first(None, 1.0, scales[1:narrow], GUIDE, sample)
-            or (self.high_point() if self.options.high_start else None)
-            or self._first(None, 1.0, scales[narrow:], GUIDE, sample)
+            or self._first(None, 1.0, scales[1:], GUIDE, sample)
+            or next(filter(None, (self.at(point, DRAW) for point in self.highest(5))), None)
         )
 
     def of_prior(self) -> Start | None:
@@ -103,21 +101,6 @@ class Starts:
         if not (is_distant | is_unusual).any():
             return None
         return self._first(prior.mean, prior.sd, options.scales, PRIOR, self._sample())
-
-    def high_point(self) -> Start | None:
-        """Uphill from the guide's mean and from points of high density, where all else fails."""
-        space, options = self.problem.space, self.options.starts
-        sample = self._sample()
-        sd = 1.0 if self.prior is None else np.minimum(self.prior.sd, 1.0)
-        for point in (space.mean(space.initial), *self.highest(5)):
-            (end,) = map_ascents(self.problem, space.initial, point[None], options)
-            if math.isfinite(end.height):
-                found = self._highest(
-                    self._at_scales(end.mean, sd, options.scales, HIGH_POINT, sample)
-                )
-                if found is not None:
-                    return found
-        return None
 
     def at(self, mean: np.ndarray, name: str, near: State | None = None) -> Start | None:
         """About a mean, with the scale whose bound is best.
