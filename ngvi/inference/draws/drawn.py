@@ -234,7 +234,7 @@ def way_on(result: Any, found: Diagnostics) -> str:
         own = found.chains.accuracy
         times = math.inf if own.fault else (own.worst_limit / LEVELS.negligible) ** 2
         count = found.chains.num_gradients * times
-    seconds = count * result.cost.prices.gradient
+    seconds = seconds_of_chains(result, count)
     if not math.isfinite(count):
         return f"{words}."
     price = f", {seconds:,.2g} s" if math.isfinite(seconds) else ""
@@ -313,10 +313,10 @@ class _Maker:
         return accuracy
 
 
-def seconds_of_chains(result: Any) -> float:
-    """Return what chains take as a rule."""
+def seconds_of_chains(result: Any, gradients: float = USUAL_GRADIENTS) -> float:
+    """Return what chains take, which run without conditional modes; infinite if unknown."""
     price = result.cost.prices.gradient / (BY_MODES if is_by_modes(result) else 1.0)
-    return math.inf if math.isnan(price) else USUAL_GRADIENTS * price
+    return math.inf if math.isnan(price) else gradients * price
 
 
 def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
