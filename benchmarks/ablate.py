@@ -58,6 +58,7 @@ PARTS = {"held_out_draws": "gauntlet", "curvature": "part_1", "reparametrize": "
 WITHOUT = {"curvature": "hessian", "reparametrize": False}  # other curvatures have no chains
 #: Classes in single precision and of improper posteriors, and arguments of fits of others.
 SINGLE, IMPROPER = "single", "flat"
+PROPER = {"flat/no_spread"}  #: A parameter ends at zero, where the bound has a finite limit.
 ASKED = {"many": {"family": "diagonal"}, "integrals": {"curvature": "quadrature"}}
 
 
@@ -106,7 +107,8 @@ def measured(
 
 def is_false(row: dict[str, str], rows: list[dict[str, str]]) -> bool:
     """Whether a result is certified, and not so."""
-    if row["verdict"] != "certified" or row["model"].startswith(f"{IMPROPER}/"):
+    is_improper = row["model"].startswith(f"{IMPROPER}/") and row["model"] not in PROPER
+    if row["verdict"] != "certified" or is_improper:
         return row["verdict"] == "certified"
     column, slack = "bound" if row["bound"] else "claimed", FALSE + 3 * float(row["error"])
     alike = [r for r in rows if r["model"] == row["model"] and r[column]]
