@@ -9,7 +9,7 @@ import numpy as np
 
 from ngvi.inference.draws.chains import import_arviz
 from ngvi.inference.draws.pareto import USABLE
-from ngvi.workflow.loo import IMPROPER, MASKED, SUBTRACTION, WEIGHTS, Pointwise
+from ngvi.workflow.loo import IMPROPER, MASKED, STEPS, SUBTRACTION, WEIGHTS, Pointwise
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.units import Units
 
@@ -72,13 +72,17 @@ def note(found: Pointwise, units: Units) -> str:
         words.append(
             f"without {names}{more} the posterior is improper, or not found: its density is NaN"
         )
-    unreliable = int(
-        ((found.reliability > USABLE) & np.isin(found.how, (SUBTRACTION, WEIGHTS))).sum()
-    )
+    is_doubtful, has_steps = found.reliability > USABLE, found.how == STEPS
+    unreliable = int((is_doubtful & np.isin(found.how, (SUBTRACTION, WEIGHTS))).sum())
     if unreliable:
         words.append(
             f"{unreliable} of {units.count} densities are not reliable (pareto_k > {USABLE}), and "
             "got no steps of their own: time_limit= (in seconds) gives more"
+        )
+    if far := int((is_doubtful & has_steps).sum()):
+        words.append(
+            f"{far} of {units.count} densities may be off (pareto_k > {USABLE}): these rows are far "
+            "from what the others say of them. fit() without such a row says more"
         )
     for plate, sites in units.shared.items():
         names = ", ".join(map(repr, sites))

@@ -51,7 +51,8 @@ class WithRows(Fitted):
 
         For rows that depend on one or two affine functions of the latents, the density is an
         integral over these. Others use importance weights of 2,000 draws (PSIS-LOO), or from k-hat
-        0.7 on draws and steps of their own; ``pareto_k`` says how reliable each is, on that scale.
+        0.7 on draws and steps of their own. ``pareto_k`` says how reliable each is, on that scale;
+        a row that is far from what the others say of it has more than 0.7.
 
         >>> by_row = result.loo("rows").loo_i  # for groups, a whole group at a time
         >>> by_row.values.round(1).tolist()

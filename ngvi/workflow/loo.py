@@ -17,6 +17,7 @@ import numpy as np
 
 from ngvi.estimators.nodes import PredictorCovariance
 from ngvi.inference.draws.pareto import USABLE
+from ngvi.inference.options import LEVELS
 from ngvi.workflow.cavities import MOST_LEVERAGE, Cavities, cavity_of, log_ratio_without
 from ngvi.workflow.expected import PredictorSites
 from ngvi.workflow.gaussian import DenseGaussian
@@ -37,7 +38,8 @@ class Pointwise:
     elpd: np.ndarray  #: Log predictive density of the unit given all others, in nats.
     lpd: np.ndarray  #: Log predictive density given all units.
     #: Reliability on the scale of Pareto's k, up to 0.7: leverage of a row that was subtracted,
-    #: what steps have left in nats, or k-hat of importance weights.
+    #: what steps have left in nats, or k-hat of importance weights; beyond 0.7 also where a row
+    #: moves its predictors by more than two standard deviations of what the others leave.
     reliability: np.ndarray
     leverage: np.ndarray  #: The part of the posterior's precision that is the unit's, at most 1.
     #: ``"subtraction"``, ``"weights"``, ``"steps"`` or ``"improper"``; ``"masked"`` of what is no
@@ -87,7 +89,11 @@ def _single(
             reliability[element], how[element] = steps.left, STEPS
     is_known = how != IMPROPER
     covariances = np.where(is_known, covariances, 0.0)
-    elpd = predictors.log_mean(means, _factor(covariances))
+    factor = _factor(covariances)
+    # The tail of a Gaussian, over which the integral then is, need not be that of the posterior.
+    moved = USABLE / LEVELS.likely * _distance(sites.means - means, factor)
+    reliability = np.maximum(reliability, moved)
+    elpd = predictors.log_mean(means, factor)
     full = PredictorCovariance.of(list(sites.spreads), np)
     lpd = predictors.log_mean(sites.means, full.factor)
     elpd = np.where(is_known, elpd, np.nan)
@@ -120,6 +126,15 @@ def _factor(covariances: np.ndarray) -> list[list[np.ndarray]]:
         row.append(np.sqrt(np.maximum(square, 0.0)))
         rows.append(row)
     return rows
+
+
+def _distance(shift: np.ndarray, factor: list[list[np.ndarray]]) -> np.ndarray:
+    """Return lengths of shifts ``(P, M)`` in standard deviations; 0 where these are."""
+    parts: list[np.ndarray] = []
+    for own, row in zip(shift, factor, strict=True):
+        rest = own - sum(a * b for a, b in zip(row, parts, strict=False))
+        parts.append(np.where(row[-1] > 0, rest / np.where(row[-1] > 0, row[-1], 1.0), 0.0))
+    return np.linalg.norm(parts, axis=0)
 
 
 # -- several elements together, by importance sampling --------------------------------------

@@ -118,6 +118,23 @@ def test_what_a_mask_leaves_out_is_no_observation(ppl, how):
         assert (k_hat.values[~seen] == 0).all()
 
 
+def test_the_density_of_a_row_far_from_what_the_others_say_is_called_unreliable(ppl):
+    x = np.append(np.linspace(-1.0, 1.0, 15), 3.0)
+    y = 2.0 * x + 0.3 * np.cos(9.0 * x)
+    y[-1] -= 4.0
+
+    def model(x, y):
+        slope = ppl.sample("slope", ppl.dist.Normal(ppl.array(0.0), 10.0))
+        scale = ppl.sample("scale", ppl.dist.HalfNormal(ppl.array(3.0)))
+        with ppl.plate("data", len(y)):
+            ppl.sample("y", ppl.dist.Normal(slope * x, scale), obs=y)
+
+    args = ppl.array(x), ppl.array(y)
+    found = ppl.package.fit(model, *args, draws="gaussian", progress_bar=False).loo()
+    assert (found.pareto_k.values > 0.7).tolist() == [False] * 15 + [True]
+    assert "1 of 16 densities may be off" in by_row(found).attrs["note"]
+
+
 def nested(ppl, centre_scale=3.0, spread=1.5, noise=0.5):
     def model(group, y):
         dist = ppl.dist
