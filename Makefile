@@ -22,16 +22,22 @@ demo: $(VENV)/.ready-examples
 test: $(VENV)/.ready-test,networks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' $(PYTEST_ARGS)
 
-# What makes sense on a GPU, in the environment of PYTHON_GPU, which has builds of torch and jax for it: twelve fits
-# in each PPL beside the CPU's, waits and devices of steps, and in JAX, whose arrays are on the GPU by
-# default, the suites of families, curvature, bound, guide and networks. Without a GPU all is skipped.
+# What makes sense on a GPU, in the environment of PYTHON_GPU, which has builds of torch and jax for it, in parts:
+# twelve fits in each PPL beside the CPU's, waits and devices of steps; and in JAX, whose arrays are on the GPU by
+# default, the suites of families, and of curvature, bound, guide and networks. A part takes some minutes with
+# GPU_JOBS processes. The compiler does not tune kernels for such small arrays. Without a GPU all is skipped.
 PYTHON_GPU ?= $(BIN)/python
-HAS_GPU = $(PYTHON_GPU) -c "import jax, sys; sys.exit(jax.default_backend() == 'cpu')" 2>/dev/null
-test-gpu:
-	$(PYTHON_GPU) -m pytest -n 0 -rs -p no:cacheprovider tests/test_gpu.py tests/test_cuda.py $(PYTEST_ARGS) || [ $$? = 5 ]
-	if $(HAS_GPU); then XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTHON_GPU) -m pytest -n 0 -k 'not pyro or numpyro' -m 'not slow' \
-		tests/families tests/estimators tests/elbo tests/guide tests/networks $(PYTEST_ARGS); \
-	else echo "JAX sees no GPU: its suites are skipped"; fi
+GPU_JOBS ?= 12
+PART ?= fits families guides
+GPU_fits = tests/test_gpu.py tests/test_cuda.py
+GPU_families = -k 'not pyro or numpyro' -m 'not slow' tests/families
+GPU_guides = -k 'not pyro or numpyro' -m 'not slow' tests/estimators tests/elbo tests/guide tests/networks
+test-gpu: $(PART:%=test-gpu-%)
+test-gpu-%:
+	if $(PYTHON_GPU) -c "import jax, sys; sys.exit(jax.default_backend() == 'cpu')" 2>/dev/null; then \
+		OMP_NUM_THREADS=1 XLA_PYTHON_CLIENT_PREALLOCATE=false XLA_FLAGS=--xla_gpu_autotune_level=0 $(PYTHON_GPU) \
+		-m pytest -n $(GPU_JOBS) --dist worksteal -rs -p no:cacheprovider $(GPU_$*) $(PYTEST_ARGS); \
+	else echo "JAX sees no GPU: the tests for it are skipped"; fi
 
 # The same in the oldest versions of everything, in an environment of its own. Torch is the CPU build;
 # OLDEST_TORCH= takes another, where there is no way to PyTorch's own index.
