@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ngvi.inference.estimate import Sample, State
-from ngvi.inference.map_ascent import map_ascents
 from ngvi.inference.options import LEVELS, FitOptions
 from ngvi.inference.problem import Problem
 

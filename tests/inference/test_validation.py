@@ -14,6 +14,7 @@ from ngvi.inference.verdict.validation import (
     Validation,
     excess,
     rare_loss,
+    unseen_jump,
     validate,
 )
 from tests.inference.numpy_problem import State, Target, divergence, gaussian
@@ -112,6 +113,36 @@ def test_a_jump_that_gradients_do_not_see_is_a_mismatch():
     """``E[jump(theta) z]`` is ``size / sqrt(2 pi)``; half its square is the gain."""
     promised = np.array(of_seeds(lambda seed: validated(seed=seed, unseen=jump(4.0)).mismatch))
     assert (promised > 0.05).mean() > 0.9 and np.median(promised) < 0.5 * 16.0 / (2 * math.pi)
+
+
+def kinked(theta):
+    return density(theta) - np.abs(whitened(theta) - 0.3).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("smooth", "unseen", "size"),
+    [
+        (density, None, 0.0),
+        (kinked, None, 0.0),
+        (density, jump(1.0), 1.0),
+        (kinked, jump(3.0), 3.0),
+    ],
+)
+def test_the_integral_of_gradients_along_a_line_leaves_jumps(smooth, unseen, size):
+    """A line through the mean crosses a jump there, whichever way it goes."""
+    problem = Target(smooth, 3, unseen=unseen).problem()
+    found = of_seeds(lambda seed: unseen_jump(problem, OPTIMUM, np.random.default_rng(seed)), 20)
+    np.testing.assert_allclose(found, size, atol=0.05)
+
+
+def test_an_optimum_whose_gradients_do_not_see_a_jump_is_none():
+    """Its gain is below the tolerance at the optimum, and farther away none knows."""
+    small = target(unseen=jump(0.5)).problem()
+    assert validated(unseen=jump(0.5)).mismatch < 0.05
+    optimum = Optimum(OPTIMUM, validated(unseen=jump(0.5)))
+    context = Context(small, np.random.default_rng(0), 0.05, FitOptions())
+    found = first_finding(context, optimum)
+    assert found.name == "gradients" and "changes by 0.5 nats" in found.sentence
 
 
 # -- rare losses -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ngvi.inference.options import LEVELS, FitOptions
 from ngvi.inference.problem import Problem
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.runaway import runaway
-from ngvi.inference.verdict.validation import integrated, rare_loss
+from ngvi.inference.verdict.validation import integrated, rare_loss, unseen_jump
 
 
 class Finding(NamedTuple):
@@ -72,14 +72,18 @@ def precision(context: Context, optimum: Optimum) -> Finding | None:
 def gradients(context: Context, optimum: Optimum) -> Finding | None:
     """Find values that contradict the gradients."""
     off = optimum.validation.mismatch
-    if not off > context.tolerance:
+    if off > context.tolerance:
+        how = f"its values at independent draws promise {off:.2g} nats"
+    elif off := unseen_jump(context.problem, optimum.state, context.rng):
+        how = f"between opposite draws it changes by {off:.2g} nats"
+    else:
         return None
     return Finding(
         "gradients",
-        f"the log density jumps; its values at independent draws promise {off:.2g} nats that its "
-        "gradients do not see, as with a threshold or a rounding of latents in the model, or where "
-        "gradients are cut off. Make the model smooth (a sigmoid for a threshold, a sum over a "
-        "discrete latent), or go on with result.nuts(), which samples the posterior itself",
+        f"the log density jumps; {how} that its gradients do not see, as with a threshold or a "
+        "rounding of latents in the model, or where gradients are cut off. Make the model smooth "
+        "(a sigmoid for a threshold, a sum over a discrete latent), or go on with result.nuts(), "
+        "which samples the posterior itself",
     )
 
 
