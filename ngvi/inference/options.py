@@ -186,6 +186,10 @@ class ValidationOptions:
     #: Number of draws checked in double precision.
     num_in_double: int = 16
 
+    #: Lines through the mean along which gradients are integrated.
+    num_lines: int = 8
+    #: Nodes of a line: a smooth density needs few, one with kinks more.
+    nodes: tuple[int, int] = (9, 129)
     #: Whether to double the draws, up to fourfold, while a contradiction is in doubt.
     may_double: bool = True
 

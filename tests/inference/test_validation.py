@@ -131,7 +131,9 @@ def kinked(theta):
 def test_the_integral_of_gradients_along_a_line_leaves_jumps(smooth, unseen, size):
     """A line through the mean crosses a jump there, whichever way it goes."""
     problem = Target(smooth, 3, unseen=unseen).problem()
-    found = of_seeds(lambda seed: unseen_jump(problem, OPTIMUM, np.random.default_rng(seed)), 20)
+    found = of_seeds(
+        lambda seed: unseen_jump(problem, OPTIMUM, np.random.default_rng(seed), OPTIONS), 20
+    )
     np.testing.assert_allclose(found, size, atol=0.05)
 
 

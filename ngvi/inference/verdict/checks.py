@@ -71,10 +71,10 @@ def precision(context: Context, optimum: Optimum) -> Finding | None:
 
 def gradients(context: Context, optimum: Optimum) -> Finding | None:
     """Find values that contradict the gradients."""
-    off = optimum.validation.mismatch
+    off, at = optimum.validation.mismatch, (context.problem, optimum.state, context.rng)
     if off > context.tolerance:
         how = f"its values at independent draws promise {off:.2g} nats"
-    elif off := unseen_jump(context.problem, optimum.state, context.rng):
+    elif off := unseen_jump(*at, context.options.validation):
         how = f"between opposite draws it changes by {off:.2g} nats"
     else:
         return None

@@ -22,8 +22,6 @@ from ngvi.inference.problem import Problem
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10
-#: Lines along which gradients are integrated, and nodes of each: more where few leave a difference.
-LINES, NODES = 8, (9, 129)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +164,9 @@ def _is_by_few(gaps: np.ndarray) -> bool:
     return bool(2.0 * np.sort(squares)[-few:].sum() > squares.sum())
 
 
-def unseen_jump(problem: Problem, state: State, rng: np.random.Generator) -> float:
+def unseen_jump(
+    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
+) -> float:
     """Return by how many nats the log density changes, along a line, without its gradients.
 
     Between two ends a smooth density, or one with kinks, changes by the integral of its gradient.
@@ -176,21 +176,21 @@ def unseen_jump(problem: Problem, state: State, rng: np.random.Generator) -> flo
     :return: the root of the mean square over the lines; zero up to 0.1 nats, which quadrature of
         a kink may be off by, and up to rounding.
     """
-    objective, space = problem.objective, problem.space
+    objective, space, lines = problem.objective, problem.space, options.num_lines
     if objective.is_subsampled or space.noise_dim != space.dim:
         return 0.0
     mean = space.mean(state)
-    way = space.draw(state, rng.standard_normal((LINES, space.dim)))[0] - mean
+    way = space.draw(state, rng.standard_normal((lines, space.dim)))[0] - mean
     ends = objective.log_density(state, np.concatenate([mean + way, mean - way]))
     least = max(LEVELS.same, LEVELS.rounding_units * problem.rounding(float(abs(ends).max())))
-    for count in NODES:
+    for count in options.nodes:
         nodes = np.cos(np.pi * np.arange(count) / (count - 1))
         powers = np.polynomial.legendre.legvander(nodes, count - 1)
         weights = np.linalg.solve(powers.T, 2.0 * np.eye(count)[0])
         theta = mean + nodes[:, None, None] * way
         slopes = objective.gradient(state, theta.reshape(-1, space.dim))[1].reshape(theta.shape)
-        gaps = ends[:LINES] - ends[LINES:] - np.einsum("k,kld,ld->l", weights, slopes, way)
-        found = float(np.linalg.norm(gaps[np.isfinite(gaps)])) / math.sqrt(LINES)
+        gaps = ends[:lines] - ends[lines:] - np.einsum("k,kld,ld->l", weights, slopes, way)
+        found = float(np.linalg.norm(gaps[np.isfinite(gaps)])) / math.sqrt(lines)
         if not found > least:
             return 0.0
     return found
