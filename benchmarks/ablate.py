@@ -39,7 +39,7 @@ from ngvi.inference.options import FitOptions
 NAME, SEEDS, LIMIT, FALSE = "ablations.csv", (0, 1), 60.0, 0.1
 KEYS = ("mechanism", "model", "ppl", "seed")
 MECHANISMS = {
-    "held_out_draws": "networks/five_units,networks/two_layers,networks/air,networks/[mw]*",
+    "held_out_draws": "networks/two_layers,networks/air,networks/wave_relu",
     "fresh_draws": "kinks/*",
     "certificate_steps": "many/*,own_parameters/*,overflow/raw_years,heavy_tails/*",
     "quasi_newton": "many/*,own_parameters/*",
@@ -59,7 +59,11 @@ WITHOUT = {"curvature": "hessian", "reparametrize": False}  # other curvatures h
 #: Classes in single precision and of improper posteriors, and arguments of fits of others.
 SINGLE, IMPROPER = "single", "flat"
 PROPER = {"flat/no_spread"}  #: A parameter ends at zero, where the bound has a finite limit.
-ASKED = {"many": {"family": "diagonal"}, "integrals": {"curvature": "quadrature"}}
+ASKED = {
+    "many": {"family": "diagonal"},
+    "networks": {"draws": "gaussian"},
+    "integrals": {"curvature": "quadrature"},
+}
 
 
 def measured(
