@@ -3,7 +3,7 @@
     python -m benchmarks --publish draws --data-dir DIR [--only 'posteriordb/*'] [--ppl pyro]
 
 fits the posteriors of posteriordb, whose references are Stan's, the models of real data of the set
-``everyday``, and the curved ridges of the gauntlet. References of the latter are chains of
+``everyday``, those of the first part of ``unseen``, and the curved ridges of the gauntlet. References of the latter are chains of
 NumPyro's NUTS, kept in ``references.json``: four of 3,000 draws, normal effects in plates
 standardised, a dense mass matrix, a target acceptance of 0.95. Models whose chains disagree (R-hat
 above 1.01, or fewer than 1,000 effective draws) have no reference, and no row.
@@ -35,6 +35,7 @@ from benchmarks.gauntlet import runs
 from benchmarks.models import PPLS, Entry, Ppl, chosen, posteriordb
 from benchmarks.models.entries import matches
 from benchmarks.time_to_posterior import CHAINS, standardised
+from benchmarks.unseen import opened
 from examples.machine import describe
 
 NAME, SUMMARY, PICTURE = "draws.csv", "draws_summary.csv", "draws.png"
@@ -47,6 +48,7 @@ NEAR = 0.1
 #: Models whose references take more than two minutes.
 LEFT_OUT = ("groups/grouseticks", "groups/contraception", "groups/fatalities")
 SETS = {"posteriordb": "posteriordb", "ridges": "curved ridges"}  #: Others are of real data.
+OPENED = "real data, unseen"  #: By the rule of draws: the part was opened after it.
 Moments = dict[str, np.ndarray]  #: By site: means, sds, and standard errors of both, shape (4, k).
 
 
@@ -148,13 +150,15 @@ def measured(entry: Entry, moments: Moments, ppl: str, seed: int) -> dict[str, s
 
 def set_of(row: dict[str, str]) -> str:
     """The set of a row, in words."""
+    if row["model"] in {one.name for one in chosen(part="part_1")}:
+        return OPENED
     return SETS.get(row["model"].partition("/")[0], "real data")
 
 
 def summary(rows: list[dict[str, str]]) -> list[dict[str, Any]]:
     """Counts by set and package."""
     found = []
-    for name, ppl in product(("posteriordb", "real data", "curved ridges"), PPLS):
+    for name, ppl in product(("posteriordb", "real data", OPENED, "curved ridges"), PPLS):
         of = [r for r in rows if r["ppl"] == ppl and set_of(r) == name]
         counts = Counter((r["said"], r["right"]) for r in of)
         limits, beyond = (sum(int(r[k] or 0) for r in of) for k in ("limits", "beyond"))
@@ -178,7 +182,7 @@ def picture(rows: list[dict[str, str]]) -> None:
     """The largest true error of each fit by the largest limit that it states."""
     figure, axes = pages.figure(size=(5.5, 4.0))
     axis, top = axes[0, 0], 2.0
-    colors = {"posteriordb": "C0", "real data": "C1", "curved ridges": "C2"}
+    colors = {"posteriordb": "C0", "real data": "C1", OPENED: "C3", "curved ridges": "C2"}
     for row in rows:
         if not row["said"]:
             continue
@@ -207,7 +211,7 @@ def entries(folder: Path | None, only: str) -> list[Entry]:
     """Models with a reference, or that may have one."""
     found = posteriordb.entries(folder / "posteriordb") if folder else []
     found += [one for one in chosen("*", "everyday") if one.name not in LEFT_OUT]
-    found += chosen("ridges/*")
+    found += [*opened(1), *chosen("ridges/*")]
     return [one for one in found if matches(one.name, only)]
 
 
@@ -218,6 +222,7 @@ def main() -> None:
     parser.add_argument("--ppl", nargs="*", choices=PPLS, default=PPLS)
     parser.add_argument("--seed", nargs="*", type=int, default=[0])
     options = parser.parse_args()
+    opened(1)
     if options.data_dir is None:
         print("Without --data-dir: posteriordb is left out; its folder has index.csv, data and")
         print("reference, from github.com/stan-dev/posteriordb.")
