@@ -3,10 +3,11 @@
     python -m benchmarks --publish draws --data-dir DIR [--only 'posteriordb/*'] [--ppl pyro]
 
 fits the posteriors of posteriordb, whose references are Stan's, the models of real data of the set
-``everyday``, those of the first part of ``unseen``, and the curved ridges of the gauntlet. References of the latter are chains of
-NumPyro's NUTS, kept in ``references.json``: four of 3,000 draws, normal effects in plates
-standardised, a dense mass matrix, a target acceptance of 0.95. Models whose chains disagree (R-hat
-above 1.01, or fewer than 1,000 effective draws) have no reference, and no row.
+``everyday``, those of the first part of ``unseen``, and the curved ridges of the gauntlet.
+References are chains of NumPyro's NUTS but for the first set, kept in ``references.json``: four of
+3,000 draws, normal effects in plates standardised, a dense mass matrix, a target acceptance of
+0.95. Models whose chains disagree (R-hat above 1.01, or fewer than 1,000 effective draws) have no
+reference, and no row.
 
 Draws are right if every mean is within 0.1 standard deviations and every standard deviation within
 10 %, each with two standard errors of the reference. A limit is exceeded where the true error,
