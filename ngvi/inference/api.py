@@ -159,7 +159,7 @@ def account(
         request.tolerance,
         request.max_steps,
         f" ({why})" if why else "",
-        problem.rounding(trace.last_loss),
+        problem.rounding(best.validation.bound),
         request.effort,
     )
     if not outcome.converged:
