@@ -101,7 +101,7 @@ def measured(
             if type(result.guide).__name__.startswith("Reparametrized"):
                 return row
             gaussian = runs.GAUSSIANS[ppl](result)
-        with jax.enable_x64(True):
+        with runs.enable_x64(True):
             gaussian = target.in_order(gaussian, [site.name for site in result.guide.sites])
             row["bound"] = f"{target.bound(gaussian).value:.4f}"
     except Exception as error:  # noqa: BLE001  it goes into the table
@@ -160,7 +160,7 @@ def main() -> None:
         more = runs.of_draws if part == "part_1" else lambda _: {}
         for entry in chosen(MECHANISMS[mechanism], part):
             fits = product(("", mechanism), [entry.name], PPLS, map(str, SEEDS))
-            with jax.enable_x64(True):
+            with runs.enable_x64(True):
                 target = Target(entry)
             for name, _, ppl, seed in [one for one in fits if one not in done]:
                 done.add((name, entry.name, ppl, seed))

@@ -73,7 +73,7 @@ def chains(entry: Entry) -> dict[str, list] | None:
     from numpyro.infer import MCMC, NUTS
 
     ppl = Ppl("numpyro")
-    with jax.enable_x64(True):
+    with runs.enable_x64(True):
         model = numpyro.handlers.reparam(entry.model(ppl), standardised)
         kernel = NUTS(model, target_accept_prob=CAREFUL, dense_mass=True)
         sizes = {"num_warmup": WARM_UP, "num_samples": LONG, "num_chains": CHAINS}

@@ -96,7 +96,7 @@ def table(models: tuple[str, ...]) -> list[dict[str, str]]:
     for name in models:
         for ppl in PPLS:
             stocks[ppl].append(stock(ppl))
-        with jax.enable_x64(True):
+        with runs.enable_x64(True):
             target = Target(ENTRIES[name])
         for ppl, seed in product(PPLS, SEEDS):
             row = measured(ENTRIES[name], target, "", ppl, seed, runs.of_draws)

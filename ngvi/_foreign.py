@@ -54,7 +54,7 @@ def note_foreign_arguments(
                     _note(error, f"{name} of the model {words} (counted from zero).")
             dtype = str(getattr(value, "dtype", default))
             is_other = dtype.startswith("torch.") and "float" in dtype and dtype != default
-            if default and is_other and "dtype" in str(error):
+            if default and is_other and re.search("dtype|scalar type", str(error)):
                 words = f"{name} is {dtype}, and the model's own numbers are {default}"
                 _note(error, f"{words} (counted from zero): write .to({default}) behind it.")
         mistakes = _by_line(error, convert, named), _of_other_ppl(error, convert)

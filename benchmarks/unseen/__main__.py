@@ -21,7 +21,7 @@ import jax
 
 from benchmarks import pages
 from benchmarks.ablate import SEEDS, is_false, measured
-from benchmarks.gauntlet.runs import of_draws
+from benchmarks.gauntlet.runs import enable_x64, of_draws
 from benchmarks.gauntlet.target import Target
 from benchmarks.models import PPLS
 from benchmarks.unseen import FOLDER, opened
@@ -65,7 +65,7 @@ def main(folder: Path = FOLDER) -> None:
         if not done:
             writer.writeheader()
         for entry in opened(options.part, folder):
-            with jax.enable_x64(True):
+            with enable_x64(True):
                 target = Target(entry)
             own = {"one_optimum": entry.one_optimum, "precision": entry.precision}
             for ppl, seed in itertools.product(PPLS, SEEDS):

@@ -215,7 +215,8 @@ class _Largest(OperationMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and result.layout is torch.strided:
+        is_new = isinstance(result, Tensor) and not func.is_view  # views are of data
+        if is_new and result.layout is torch.strided:
             self.bytes = max(self.bytes, result.nbytes)
         return result
 

