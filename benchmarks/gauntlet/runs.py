@@ -205,14 +205,22 @@ def alarm(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def precision(ppl: str, dtype: str) -> Any:
-    """A context in which floats are of this type."""
+@contextmanager
+def precision(ppl: str, dtype: str) -> Iterator[None]:
+    """Floats are of this type in here."""
     if ppl == "numpyro":
-        return enable_x64(dtype == "float64")
+        with enable_x64(dtype == "float64"):
+            yield
+        return
     import torch
 
+    before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, dtype))
-    return enable_x64(True)
+    try:
+        with enable_x64(True):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def in_a_line(row: dict[str, Any]) -> str:

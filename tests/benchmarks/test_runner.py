@@ -20,11 +20,11 @@ def test_a_model_has_one_density_in_both_ppls(name):
     from numpyro import handlers
     from numpyro.infer.util import log_density
 
-    from numpyro_ngvi.tracing.compilation import enable_x64
+    from benchmarks.gauntlet.runs import precision
 
     entry = ENTRIES[name]
     ppl = Ppl("numpyro")
-    with enable_x64(True):
+    with precision("numpyro", "float64"):
         model, args = entry.model(ppl), entry.args(ppl)
         trace = handlers.trace(handlers.seed(model, rng_seed=0)).get_trace(*args)
         values = {
@@ -33,15 +33,11 @@ def test_a_model_has_one_density_in_both_ppls(name):
             if found["type"] == "sample" and not found["is_observed"]
         }
         ours = float(log_density(model, args, {}, values)[0])
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
+    with precision("pyro", "float64"):
         ppl = Ppl("pyro")
         there = {site: torch.as_tensor(value) for site, value in values.items()}
         conditioned = pyro.condition(entry.model(ppl), data=there)
         theirs = pyro.poutine.trace(conditioned).get_trace(*entry.args(ppl)).log_prob_sum()
-    finally:
-        torch.set_default_dtype(before)
     assert ours == pytest.approx(float(theirs), rel=1e-9)
 
 
