@@ -1,9 +1,8 @@
-"""A lock for one thread at a time: handlers of both PPLs, and Pyro's parameters, are global.
+"""A lock for threads, because handlers of both PPLs and Pyro's parameters are global.
 
-A process that is forked while another thread is in here has none of its threads but the one that
-forked: its lock is a new one, and what the lost thread had changed of the PPL is as before. So it
-is where an error or Ctrl-C has ended what ran, at whatever moment: in the midst of a handler's own
-code too, which then stays where it was.
+A process forked while another thread holds the lock does not have that thread. It gets a new lock,
+and the PPL's state from before that thread changed it. An error or Ctrl-C restores the state in the
+same way, even in the middle of a handler's own code.
 """
 
 from __future__ import annotations

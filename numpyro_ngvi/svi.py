@@ -146,13 +146,12 @@ class SVI(numpyro.infer.SVI):
     def step(self, *args: Any, **kwargs: Any) -> jax.Array:
         """Take a step on these arguments of the model and guide.
 
-        The first call initialises, and each new combination of shapes compiles. Arrays
-        (and floats, and containers of them) may change from call to call without
-        compiling again; anything else, such as ints, bools and strings, is a constant of
-        the compiled step, and a new value compiles again.
+        The first call initialises, and each new combination of shapes compiles. Arrays, floats
+        and containers of them may change without compiling again. Other arguments, such as
+        ints, bools and strings, are constants: a new value compiles again.
 
-        :return: the loss in nats, the negative bound on the log evidence before the step;
-            an array of shape ``()``, so that nothing waits for the device until it is read.
+        :return: the loss in nats, the negative bound on the log evidence before the step, as an
+            array of shape ``()``. Only reading it waits for the device.
         :raises ValueError: without ``rng_key``; or if the first loss is not finite.
         :warns ngvi.UsageWarning: once, when a step was skipped; the optimiser counts them
             all in ``num_skipped``, in the ``optim_state`` of :attr:`state`. Once, when
@@ -203,7 +202,7 @@ class SVI(numpyro.infer.SVI):
             if has != had:
                 raise ValueError(
                     f"The state is of another model or guide: params{name} has {has}, and here "
-                    f"{had}. Assign svi.state that of the same model and family, or None to begin."
+                    f"{had}. Assign a state of the same model and family, or None to start anew."
                 )
 
     def _look_at_counts(self, loss: jax.Array) -> None:
@@ -261,8 +260,8 @@ class SVI(numpyro.infer.SVI):
 def _checked(svi_state: Any) -> SVIState:
     if not isinstance(svi_state, SVIState):
         raise TypeError(
-            "The state comes first, svi.state, or that of svi.init(rng_key, ...) or of svi.update, "
-            f"got {shown(svi_state)}. svi.step keeps the state itself."
+            "The first argument is the state, svi.state or that of svi.init(rng_key, ...) or "
+            f"svi.update, got {shown(svi_state)}. svi.step keeps the state itself."
         )
     return svi_state
 

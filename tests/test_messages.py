@@ -232,7 +232,7 @@ MISTAKES = {
     "fit(ppl, reparametrize=True, family='diagonal')": "True cannot be combined with family=",
     "fit(ppl, init_loc_fn=0.0)": "init_loc_fn must be .*init_to_value",
     "fit(ppl, create_plates=3)": r"There is guide=NaturalGaussianGuide",
-    "traced(ppl)": "fit decides on numbers.*outside",
+    "traced(ppl)": "fit branches on numbers.*outside",
     "ppl.fit(None)": "model must be a function.*got None",
     "ppl.fit(ppl.dist.Normal(ppl.array(0.0), 1.0))": (
         "model must be a function with sample statements"
@@ -679,7 +679,7 @@ def test_what_only_jax_can_do_wrong_numpyro(numpyro_backend):
         ppl.fit(by_group, np.array([0, 1, 2, 3]), y, max_steps=1, effort="quick")
     run = ppl.package.SVI(models.location(ppl), len, ppl.optimiser(), ppl.elbo())
     for call in (run.update, run.evaluate):
-        with pytest.raises(TypeError, match=r"The state comes first.*got an array of shape \(4,\)"):
+        with pytest.raises(TypeError, match=r"is the state.*got an array of shape \(4,\)"):
             call(y)
     with pytest.warns(UserWarning, match="The optimiser divides each coordinate"):
         svi(ppl, optax.adam(1e-2), ppl.elbo())

@@ -45,18 +45,16 @@ class ConjugateGuide:
 
     :param model: a model of the PPL.
     :param conjugate: the families of sites, by name: ``"gamma"``, ``"inverse_gamma"``,
-        ``"normal"``, ``"inverse_gaussian"``; or ``"gamma_mode"``, a
-        point at the mode of the conditional. Under a flat prior (``ImproperUniform``, or a masked
-        one) that is the fixed point of type II maximum likelihood for a hyperparameter. If
-        ``1/x`` is in a family, as the scale of a normal-Gamma prior is inverse Gaussian, make
-        ``1/x`` the latent.
+        ``"normal"``, ``"inverse_gaussian"``; or ``"gamma_mode"``, a point at the mode of the
+        conditional. Under a flat prior (``ImproperUniform``, or a masked one), the mode is the
+        fixed point of type II maximum likelihood. If ``1/x`` is in a family, make ``1/x`` the
+        latent; for instance, the scale of a normal-Gamma prior is inverse Gaussian.
     :param family: the family of the Gaussian, as for ``NaturalGaussianGuide``.
     :param relative_step_size: the step size of the conjugate sites relative to ``rho``, in (0, 1].
-        With a network, a shrinkage prior that adapts at once prunes inputs that the network has not
-        learned to use yet (``examples/deep_glm.py``): there 0.1 is better than 1.
-    :raises ValueError: for an unknown family; on the first call, naming the site, for one that the
-        model does not have, whose conditional is not of its family, or that is in a subsampled
-        plate.
+        For networks, 0.1 is better than 1 (``examples/deep_glm.py``): a shrinkage prior that adapts
+        at once prunes inputs that the network has not learned to use yet.
+    :raises ValueError: for an unknown family. On the first call, for a site that the model does not
+        have, whose conditional is not in its family, or that is in a subsampled plate.
     """
 
     _site: ClassVar[type[ConjugateSite]]

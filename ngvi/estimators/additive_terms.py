@@ -1,16 +1,16 @@
 """A log density as a sum of terms, each a function of a few affine functions of the latents.
 
-A logistic regression is ``sum_i f(y_i, x_i^T beta)`` plus the prior: every term sees *one* affine
-function of the latents, its linear predictor. A mixed model with learned scales is a sum of terms
-that see two, ``u_g`` and ``log tau``. Under a Gaussian these are Gaussians of one or two
-dimensions, so that the bound and its gradients are integrals of that many dimensions, which
-quadrature gives to rounding: there is no noise, however many latents there are.
+A logistic regression is ``sum_i f(y_i, x_i^T beta)`` plus the prior: every term depends on *one*
+affine function of the latents, its linear predictor. In a mixed model with learned scales, terms
+depend on two, ``u_g`` and ``log tau``. Under a Gaussian these functions are jointly Gaussian in one
+or two dimensions. The bound and its gradients are therefore integrals over one or two dimensions,
+which quadrature computes to rounding, without noise, for any number of latents.
 
-Here is the algebra that finds the terms of a program, without tensors. A package reads the
-operations of a log density one after another, says of each which :class:`Kind` it is.
-:meth:`Reader.apply` follows what is constant, affine in the latents, a function of a few affine
-functions element by element, or a sum of such. An operation that fits nowhere is a
-:class:`NotAdditiveError`, and other estimators take over.
+This module has the algebra that finds the terms of a program, without tensors. A package reads the
+operations of a log density in order, and gives each its :class:`Kind`. :meth:`Reader.apply` tracks
+which results are constant, affine in the latents, elementwise functions of a few affine functions,
+or sums of such. Any other operation raises a :class:`NotAdditiveError`, and other estimators are
+used.
 """
 
 from __future__ import annotations

@@ -65,17 +65,16 @@ class NaturalELBO:
 
         svi = SVI(model, NaturalGaussianGuide(model), BLR(), NaturalELBO())
 
-    :param num_particles: ``K``, the number of samples in a step. With Hessians, ``K`` draws, each
-        with a gradient and a Hessian; with ``"spherical"``, one group of ``2 d + 1`` points
-        for every two particles, which costs about as much as two Hessians; else ``K`` draws with
-        a gradient. For a dense family, a step whose noise costs more than a quarter of a nat takes
-        as many groups again, at most five times, unless ``num_gradients`` is given
-        (:func:`ngvi.estimators.choice.is_noisy`).
+    :param num_particles: ``K``, the number of samples in a step: ``K`` draws with a gradient, and
+        with ``"hessian"`` a Hessian each. ``"spherical"`` takes one group of ``2 d + 1`` points for
+        every two particles, at the cost of about two Hessians. For a dense family, a step whose
+        noise costs more than a quarter of a nat adds as many groups again, up to five times, unless
+        ``num_gradients`` is given (:func:`ngvi.estimators.choice.is_noisy`).
     :param num_gradients: the number of draws that the gradient is averaged over, including the
         ``K``. With Hessians, the gradient causes nearly all of a step's noise, and costs no more
-        than one of the Hessian's products. By default ``10 K``, or fewer, so that they add at most
-        a quarter to the cost of the Hessians; ``K`` with ``"gauss_newton"`` beyond 2000 latents,
-        where squares are cheap. ``"spherical"`` rounds it up to whole groups; ``"stein"`` and
+        than one of the Hessian's products. The default is ``10 K``, or fewer if they would add more
+        than a quarter to the cost of the Hessians. For ``"gauss_newton"`` beyond 2000 latents it is
+        ``K``, as squares are cheap. ``"spherical"`` rounds up to whole groups; ``"stein"`` and
         ``"mean"`` ignore it.
     :param curvature: where ``E[hess log p]`` comes from. ``"spherical"``: differences of gradients
         at orthogonal points, with far less noise than random draws, and exact for a cubic ``log p``
@@ -85,10 +84,10 @@ class NaturalELBO:
         exact, and only what the family needs. ``"gauss_newton"``: squared gradients of single
         examples, which requires the observations in a plate (Tan, S5.1). ``"stein"``: gradients
         alone (Lin, Khan and Schmidt, 2019). ``"mean"``: gradient and Hessian at the mean (delta
-        method). ``"auto"``, as in ``fit``: ``"quadrature"`` if possible, from 100 latents on, or
-        2000 for structured families. Otherwise ``"hessian"`` for these, if the model can be
-        differentiated twice, or ``"spherical"`` up to 2000, else ``"stein"``. With other guides
-        that draw their own values, ``"hessian"`` rather than ``"spherical"``
+        method). ``"auto"`` chooses as in ``fit``: ``"quadrature"`` from 100 latents on, or 2000 for
+        structured families, if possible. Otherwise ``"hessian"`` for structured families, if the
+        model can be differentiated twice, ``"spherical"`` up to 2000 latents, and ``"stein"`` for
+        more. If other guides draw values of their own, ``"hessian"`` replaces ``"spherical"``
         (:func:`ngvi.estimators.choice.choose`).
     :param antithetic: whether random draws come in pairs ``z, -z``; orthogonal points always do.
     :raises ValueError: for an unknown curvature or a ``num_particles`` below 1; on the first call,

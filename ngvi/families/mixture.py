@@ -36,8 +36,8 @@ from ngvi.latents.layout import Layout
 #: Parts into which the interval of a quantile is cut, and how often: to a unit of rounding.
 SECTIONS, CUTS = 32, 10
 NO_COORDINATES = (
-    "A mixture has no coordinates in which it is N(0, I), from which NUTS would go on: fit one "
-    "Gaussian, fit(model, ...).nuts(), which begins at all optima that were found."
+    "NUTS needs coordinates in which the fit is N(0, I), and a mixture has none: fit one "
+    "Gaussian, fit(model, ...).nuts(), which starts from all optima that were found."
 )
 
 

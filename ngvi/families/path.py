@@ -1,9 +1,9 @@
-"""The steps of Gaussians along one direction, for every step size.
+"""Steps of Gaussians along one direction, for every step size.
 
-Whoever seeks a step's length makes several attempts. An attempt (:meth:`Path.at`) is what it takes
-to know how far it leads (:meth:`Path.kl`); only the one that is taken is made a Gaussian
-(:meth:`Path.end`). Families whiten the direction once, and an attempt then costs its own
-factorisation and no solution against the old factor (:class:`WhitenedPath`).
+A search for the step size makes several attempts. An attempt (:meth:`Path.at`) computes only what
+its KL divergence (:meth:`Path.kl`) needs; the accepted one becomes a Gaussian (:meth:`Path.end`).
+The direction is whitened once, so that an attempt costs one factorisation and no solve against the
+old factor (:class:`WhitenedPath`).
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ def warn_of_rule(guide: Any, optim: Any) -> None:
     is_part = any(size != visited for size, visited in guide._plates.values())
     if guide._has_plates and is_part and getattr(optim, "wanders", False):
         warn(
-            "Snngm() does not settle where latents are in a subsampled plate: spreads of the other "
-            "latents go on rising and falling. Write BLR() with NaturalELBO()."
+            "Snngm() does not converge with latents in a subsampled plate: standard deviations of "
+            "the other latents keep rising and falling. Write BLR() with NaturalELBO()."
         )
     is_dense = guide._requested_family is None and guide.family.couples() == "all"
     if is_part and is_dense and is_network(guide):
         warn(
-            "family='auto' is a dense Gaussian here, over what look like the weights of a network, "
-            "and each minibatch takes a step of it. Write NaturalGaussianGuide(model, 'diagonal', "
+            "family='auto' is a dense Gaussian here, but the latents look like the weights of a "
+            "network, learned by minibatches. Write NaturalGaussianGuide(model, 'diagonal', "
             "init_scale=0.05), IVON() and NaturalELBO(1, 'stein'); or name the family."
         )
 

@@ -73,8 +73,8 @@ class LatentShapes:
             if size != before and (size, before) == (visited, was_visited):
                 self._plates = {}  # once is enough
                 warn(
-                    f"Plate '{name}' has {size} rows and had {before}, and each call takes its own "
-                    "for all the data: the posterior is that of a minibatch. Write "
+                    f"Plate '{name}' has {size} rows and had {before}, and each call treats its "
+                    "rows as all the data: the posterior is that of a minibatch. Write "
                     f"plate('{name}', number of all rows, subsample_size=len(x))."
                 )
 

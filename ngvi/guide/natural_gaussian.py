@@ -35,18 +35,18 @@ class NaturalGaussianGuide:
 
     :param model: a model of the PPL.
     :param family: ``"auto"``, ``"covariance_cholesky"`` (alias ``"full"``), ``"diagonal"``,
-        or a class or specification from ``families``. ``"auto"`` is
-        dense up to 200 latents; beyond, sparse if the model has locals, else dense up to 1000,
-        or 2000 if quadrature applies, of low rank up to 100,000 latents, else diagonal;
-        ``print(guide)`` says which.
+        or a class or specification from ``families``. ``"auto"`` is dense up to 200 latents.
+        Beyond, it is sparse if the model has locals. Otherwise it is dense up to 1000 latents (2000
+        if quadrature applies), of low rank up to 100,000, and diagonal for more. ``print(guide)``
+        shows the choice.
     :param init_loc_fn: a per-site initialisation function of the PPL. If the density explodes
         around the default, medians of more draws are used (:mod:`~ngvi.guide.robust_init`).
     :param init_scale: initial standard deviation of every unconstrained latent. None, the default,
         is 0.1, or narrower if the density explodes at that width, as with covariates in raw units
         (:mod:`~ngvi.guide.robust_init`).
     :param create_plates: a function that makes the subsampled plates, as in the PPL's autoguides.
-        The guide holds latents inside them for all elements of the plate, and a step moves those
-        of its minibatch, along the natural gradient of the bound of all data
+        The guide holds their latents for all elements of the plate. A step moves the latents in
+        its minibatch along the natural gradient of the bound of all data
         (:mod:`~ngvi.guide.subsampled_latents`). This needs the family ``"diagonal"``,
         ``"block_diagonal"`` or ``"sparse_precision"`` (the choice of ``"auto"``), and works with
         ``NaturalELBO``, stock ELBOs and ``fit``.

@@ -50,9 +50,9 @@ class ReparametrizedGaussianGuide:
         (and a third to be fitted).
     :param family: the family of the Gaussian. ``"auto"`` is dense up to 40 latents; beyond,
         sparse, with each local linked only to the globals.
-    :param order: 2 expands at the conditional mode of the locals (RVB2). 1 (RVB1) takes one Newton
-        step from a fixed point, the conditional mode for the globals of the guide's start, and the
-        curvature there. That is cheaper, and good if the likelihood alone determines the locals.
+    :param order: 2 expands at the conditional mode of the locals (RVB2). 1 (RVB1) uses a fixed
+        point, the conditional mode for the guide's initial globals: its curvature, and one Newton
+        step from it. That is cheaper, and good if the likelihood alone determines the locals.
     :param init_scale: initial standard deviation of the globals; that of standardised locals is 1.
         None, the default, is 0.1 or narrower, as for :class:`NaturalGaussianGuide`.
     :raises ValueError: on the first call, for a model without locals, with locals that depend

@@ -1,16 +1,16 @@
 """A start for models whose density explodes at the PPLs' own.
 
-The default strategy takes the median of 15 draws of each prior, which is 0.3 sds from the prior's
-own. With wide priors and an exponential in the model (counts on a log scale) that may be ``1e18``
-nats below the optimum, and Newton's steps come down by one e-fold each. Medians of more draws are
-nearer, and still differ from latent to latent, as weights of a network and components of a mixture
-must. Where they are too far as well, the means of priors on all reals come last, at which latents
-need not differ.
+The default strategy takes the median of 15 draws of each prior, which is about 0.3 standard
+deviations from the prior's median. With wide priors and an exponential in the model (counts on a
+log scale), that start may be ``1e18`` nats below the optimum, and each Newton step improves it by
+one e-fold. Medians of more draws are closer, and still differ between latents, as the weights of a
+network and the components of a mixture must. If these are too far as well, the means of unbounded
+priors are tried last, where latents may be equal.
 
-A standard deviation of 0.1 is 4000 on the log scale for the coefficient of an income of 40,000.
-Where draws so wide explode, a guide starts as narrow as it must, for Newton's steps widen it within
-a few. A Gaussian is at most as wide as its posterior in the most curved direction if it loses no
-more than ``d`` nats by its width.
+For the coefficient of an income of 40,000, a standard deviation of 0.1 is 4000 on the log scale. If
+such wide draws explode, the guide starts narrower; Newton's steps widen it within a few steps. A
+Gaussian that loses at most ``d`` nats by its width is no wider than the posterior in the most
+curved direction.
 """
 
 from __future__ import annotations

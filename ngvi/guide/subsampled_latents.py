@@ -19,10 +19,9 @@ the columns of an element, and the entropy of (1) as well, so that the same divi
 and Price's natural gradient of the bound of all data (:func:`natural_gradient_of_minibatch`). The
 precision of an element outside of the minibatch does not decay.
 
-For ``SparsePrecision`` the factor of an element is its conditional given the globals: that is what
-stays for one outside of the minibatch, and its mean follows the globals' as the conditional has it.
-In whitened coordinates ``d = T^T dmu`` the two separate, and it is there that the factor is divided
-out.
+For ``SparsePrecision`` the factor of an element is its conditional given the globals. Outside the
+minibatch this conditional does not change, so the element's mean follows the globals. In whitened
+coordinates ``d = T^T dmu`` elements and globals separate, and the factor is divided out there.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class Around:
                 name = self._name(one)
                 if guide is not None or name in NOT_OF_A_MODEL:
                     raise ValueError(
-                        f"{self._module}.{name} is around fit: put it around the model, of which "
-                        "a guide= is made as well, or leave it out."
+                        f"{self._module}.{name} is around fit: apply it to the model, before the "
+                        "guide= is made from it, or leave it out."
                     )
                 own = copy.copy(one)
                 if hasattr(own, "fn"):
@@ -60,7 +60,7 @@ class Around:
             if found and method not in OF_DRAWS:
                 raise ValueError(
                     f"{self._module}.{self._name(found[-1])} is around result.{method}, which "
-                    "takes the model as it was fitted: call it outside, or fit with the handler "
+                    "runs the model as it was fitted: call it outside, or fit with the handler "
                     "around the model."
                 )
             yield

@@ -52,9 +52,9 @@ class Batches:
                 return
             except Exception as error:
                 error.add_note(
-                    f"batches= raised this where batch {index}, counted from zero, was to come: it "
-                    "is read again, from the beginning, for each evaluation of all rows. With "
-                    "checkpoint= the next call begins at the best result so far."
+                    f"batches= raised this at batch {index}, counted from zero. It is read from "
+                    "the beginning for each evaluation of all rows. With checkpoint=, the next "
+                    "call starts from the best result so far."
                 )
                 raise
             if isinstance(batch, Mapping):

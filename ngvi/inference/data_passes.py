@@ -1,16 +1,15 @@
-"""All rows of the data at every evaluation, a part at a time.
+"""Evaluations over all rows of the data, one part at a time.
 
-Parts are minibatches of a plate that the model sees a part of, batches of arguments that need not
-fit the memory at once, or the rows of other processes. The plate of a part says how many rows there
-are in all, so that its bound is one of all rows, with the prior in it once. What an objective
-returns is linear in the log density: the weighted sum over the parts is that of all rows, and the
-fit is that of a model which sees them at once.
+A part is a minibatch of a subsampled plate, a batch of arguments that do not fit in memory
+together, or the rows of another process. Each part's plate gives the total number of rows, so each
+part estimates the bound of all rows, with the prior counted once. Everything that an objective
+returns is linear in the log density. The weighted sum over the parts is therefore the value for all
+rows, and the fit equals that of a model that sees all rows at once.
 
-A pass over minibatches takes as long as the plate has of them. It is worth it: their noise costs
-hundreds of steps of averaging to come within a tenth of a nat, and a Newton-like step on the whole
-bound costs one pass. Rows that do not fill a last minibatch are repeated in it: ``k`` times, and
-once more the first few, whose part is then taken off by a minibatch of these alone, and so on. The
-sum over all rows is exact, whatever the sizes are.
+A pass costs one evaluation per minibatch. Averaging noisy steps would take hundreds of them to come
+within a tenth of a nat, whereas a Newton-like step on the whole bound takes one pass. If the last
+minibatch is not full, its rows are repeated ``k`` times, and the first few once more. A minibatch
+of these few alone then subtracts the surplus, and so on: the sum over all rows is exact.
 """
 
 from __future__ import annotations
@@ -131,8 +130,8 @@ class OverBatches(Forwarding):
         self.cost.become(of_first or before)  # a pass over all rows is one evaluation
         if not math.isclose(covered, 1.0, rel_tol=1e-6):
             raise ValueError(
-                f"batches= cover {100 * covered:.6g}% of the rows that the plate is said to have: "
-                "fit wants every row once in each pass (a DataLoader without drop_last=)."
+                f"batches= cover {100 * covered:.6g}% of the rows that the plate's size gives: "
+                "each pass must have every row once (a DataLoader without drop_last=)."
             )
         assert total is not None
         return of_parts(answer, total)

@@ -38,22 +38,21 @@ result then has a dummy latent ``"_no_latents"``, a standard normal.
 :param curvature: ``"spherical"`` (gradients at orthogonal points,
     :class:`~ngvi.estimators.table.Spherical`), ``"quadrature"`` (no draws, if the log density
     allows it, :class:`~ngvi.estimators.table.Quadrature`), ``"hessian"``, ``"stein"``, or
-    ``"auto"``, which uses quadrature if possible, from 100 latents on, or 2000 in a structured
-    family. Otherwise it uses ``"spherical"`` if the model has locals
-    (:mod:`~ngvi.inference.samples`), Hessians if the family needs few products, or
+    ``"auto"``. ``"auto"`` uses quadrature for at least 100 latents, or 2000 in a structured
+    family, if possible. Its second choice is ``"spherical"`` if the model has locals
+    (:mod:`~ngvi.inference.samples`), then Hessians if the family needs few products, then
     ``"spherical"`` up to 2000 latents.
 :param tolerance: the largest gap to the optimum, in nats.
 :param max_steps: the most steps of one search.
-:param effort: ``"quick"`` for the local optimum from one start, without a claim about others: its
-    verdict is ``"local"`` at best; ``"standard"``; or ``"thorough"``, which looks for other optima
-    eight times as long. The search for other optima takes zero, one or eight times as many
-    gradients as the best optimum took; or 20,000 if that is more, but at most eight times as many
-    as the best one took. It ends sooner if a better optimum is unlikely.
+:param effort: how long to search for other optima. ``"quick"`` fits from one start and does not
+    search, so its verdict is ``"local"`` at best. ``"standard"`` spends as many gradients as the
+    best optimum took, and ``"thorough"`` eight times as many. If that is fewer than 20,000, the
+    search may take up to 20,000, but at most eight times as many as the best optimum took. It ends
+    sooner if a better optimum is unlikely.
 :param time_limit: seconds of wall-clock time, None for no limit. The limit includes the final
-    validation and the report: no evaluation starts that would leave them less than 200 draws each,
-    or a fifth of the time, judged by the time that one has taken so far. The fit stops after the
-    step, or the compilation, in which the limit is reached, and keeps the best result so far, with
-    the verdict of an optimum that was already checked. So does Ctrl-C.
+    validation and the report: each keeps enough time for 200 draws, at most a fifth of the limit.
+    The fit stops after the step or compilation in which the limit is reached. It keeps the best
+    result so far; an optimum that was already checked keeps its verdict. Ctrl-C does the same.
 :param callback: a function called after each step with the number of steps, the bound over the
     step's draws and its estimated distance to the optimum, both in nats. If it returns True, or
     raises ``StopIteration``, the fit stops and keeps the best result so far.
@@ -81,9 +80,9 @@ result then has a dummy latent ``"_no_latents"``, a standard normal.
     also warns.
 :raises TypeError: for a keyword that neither ``fit`` nor the model has, or arguments with which the
     model cannot be called.
-:raises ValueError: for a model that observes nothing, data with NaN, a tolerance or a number of
-    steps that is not positive, an unknown curvature or family, or a guide without a
-    ``NaturalGaussianGuide``. Also for an ``init`` or ``checkpoint`` of another model, an argument
-    that conflicts with another, and ``draws="nuts"`` if NUTS cannot run (minibatches,
-    parameters of the model, several guides in one).
+:raises ValueError: for a model that observes nothing, data with NaN, a tolerance or ``max_steps``
+    that is not positive, an unknown curvature or family, or a guide without a
+    ``NaturalGaussianGuide``. Also for an ``init`` or ``checkpoint`` of another model, conflicting
+    arguments, and ``draws="nuts"`` if NUTS cannot run (minibatches, parameters of the model,
+    several guides in one).
 """

@@ -1,21 +1,20 @@
-"""The way to an optimum of a bound without noise of its own: a model that sees all its data.
+"""Search for an optimum if the bound has no noise of its own: the model sees all its data.
 
-A *stage* maximises the bound over a fixed sample of draws. It is then an ordinary function, whose
-gain can be measured, and the whole is retrospective approximation (Chen and Schmeiser, 2001): each
-stage starts where the one before ended, with more draws if theirs were too few.
+A *stage* maximises the bound over a fixed sample of draws, an ordinary function whose gain can be
+measured. Each stage starts where the previous one ended, with more draws if necessary: this is
+retrospective approximation (Chen and Schmeiser, 2001).
 
 - The first stage has few draws and a broad start. Its steps are natural gradients within a trust
-  region in ``KL(q_new || q_old)``, tenfold after a step at whose end the bound still rises, a
-  quarter of the step's length after one that lost. Where the bound is integrated, the secant of its
-  slopes says how far the next step goes.
-- Where steps are small, pairs of steps and changes of the natural gradient correct the Fisher
-  metric (:mod:`~ngvi.inference.metric`), because a bound may be much flatter than the metric says.
-- A stage ends when the gain that a quadratic bound would still have is a fraction of the tolerance.
-  Fresh draws then say what is left (:mod:`~ngvi.inference.verdict.certificate`), or join the next
-  stage's.
-- Draws that are never learnt from say whether the others are overfitted: the bound over few draws
-  of a density with kinks, or far from quadratic, may rise while the bound itself falls. Then, or
-  where a stage makes no progress, fresh draws at every step must go on
+  region in ``KL(q_new || q_old)``. The radius grows tenfold if the bound still rises at the end of
+  a step, and shrinks to a quarter of the step's length if the bound fell. If quadrature gives the
+  bound, the secant of its slopes sets the length of the next step.
+- Once steps are small, pairs of steps and changes of the natural gradient correct the Fisher metric
+  (:mod:`~ngvi.inference.metric`), because the bound may be much flatter than the metric says.
+- A stage ends when the gain left to a quadratic bound is a fraction of the tolerance. Fresh draws
+  then measure the gap (:mod:`~ngvi.inference.verdict.certificate`), or join the next stage.
+- Held-out draws show whether the search overfits its own. The bound over few draws of a density
+  with kinks, or far from quadratic, may rise while the bound itself falls. If so, or if a stage
+  makes no progress, the search continues with fresh draws at every step
   (:mod:`~ngvi.inference.stochastic`).
 """
 

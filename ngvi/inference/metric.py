@@ -1,9 +1,9 @@
-"""The metric of one state, and what earlier steps say of the bound's own curvature there.
+"""The metric of one state, corrected by the curvature of the bound along earlier steps.
 
-Half the squared Fisher norm of the natural gradient is the gain that a bound would have whose
-curvature is the metric. Where pairs of steps and ``y``, by what the natural gradient fell along
-them, know better, they correct the direction, and with it the gain: L-BFGS with the Fisher metric
-in place of the identity (:mod:`~ngvi.optim.two_loop`).
+If the curvature of the bound equals the metric, half the squared Fisher norm of the natural
+gradient is the gain. Pairs of steps and ``y``, the decrease of the natural gradient along them,
+correct the direction and the gain: L-BFGS with the Fisher metric in place of the identity
+(:mod:`~ngvi.optim.two_loop`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Mixtures that begin at the optima of one Gaussian.
 
-Components begin at the optima that a search for one Gaussian has found, and at the modes beside
-them. The modes are where ascents lead from the search's own points with the largest importance
-weights ``p / q``. There ``q`` is the sum of all Gaussians so far, each with its bound's mass
+Components start at the optima found by the search for one Gaussian, and at further modes. Ascents
+find the modes, from the points of the search with the largest importance weights ``p / q``. Here
+``q`` is the sum of all Gaussians so far, each with the mass of its bound
 (Arenz, Dahlinger, Ye, Volpp and Neumann, 2022, *A unified perspective on natural gradient
-variational inference with Gaussian mixture models*, TMLR). Each mode gets a Gaussian of its own, by
-a search as any other; Gaussians that are apart have weights in proportion to ``exp(bound)``.
+variational inference with Gaussian mixture models*, TMLR). An ordinary search fits a Gaussian to
+each mode; Gaussians that do not overlap have weights in proportion to ``exp(bound)``.
 
-All of them are one state, from which a search goes on along the natural gradients of weights and
-components, with the mixture's exact density and the certificate of any other search. The mixture is
-kept if its bound is above that of the best Gaussian. Where modes and components are not as many,
-components could begin elsewhere, and nobody looks for the optima there: the verdict is ``"local"``
-at best, unless the bound misses so little of the evidence that no other can be better.
+From this mixture a search continues along the natural gradients of weights and components, with the
+mixture's exact density and the usual certificate. The mixture is kept if its bound is higher than
+that of the best Gaussian. If the numbers of modes and components differ, components could have
+started elsewhere, and those optima are not searched. The verdict is then ``"local"`` at best,
+unless the bound is so close to the evidence that no optimum can be better.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
-"""Fits with locals by their conditional modes.
+"""Fits with locals centred at their conditional modes.
 
-How the spread of locals depends on the globals no Gaussian over all latents follows, and its optima
-are expensive to look for: in the neck of a funnel the log density has no bound. So where the model
-has locals that are independent of each other given the rest, a
+A Gaussian over all latents cannot follow how the spread of locals depends on the globals. Its
+optima are also expensive to find, because the log density is unbounded in the neck of a funnel. So
+if locals are independent given the rest, a
 :class:`~ngvi.guide.reparametrized.ReparametrizedGaussianGuide` is fitted first (:func:`alone`). It
-is all there is, if the first starts lead to an optimum that misses little of the evidence, and no
-better one is likely.
+is the only fit if the first starts reach an optimum close to the evidence, and a better one is
+unlikely.
 
-Else a Gaussian over all latents is fitted. What that misses is ``KL(q || p)`` at most, of which the
-importance weights of draws tell: their average is above the bound by about as much, and so is half
-the variance of their logarithms. Where the larger one is above the tolerance, and the first fit has
-converged at the same globals, the two are compared (:func:`compared`). Locals by their modes are
-kept where their bound, less two standard errors over the same draws, is above that of the Gaussian
-less the tolerance.
+Otherwise a Gaussian over all latents is fitted. Importance weights estimate its ``KL(q || p)``, in
+two ways: by how far their average is above the bound, and by half the variance of their logarithms.
+If the larger one exceeds the tolerance, and the first fit has converged at the same globals, the
+two are compared (:func:`compared`). The locals at conditional modes are kept if their bound, less
+two standard errors over the same draws, is above that of the Gaussian less the tolerance.
 """
 
 from __future__ import annotations

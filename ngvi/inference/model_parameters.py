@@ -1,13 +1,13 @@
 """Gaussians and the model's own parameters as one vector, for a search that sees all data.
 
-A parameter of the model's own (a network's weights, a noise) has no Fisher information. The metric
-of each is a number, ``1 / gamma``, that of the curvature along its last short step, as the first
-matrix of L-BFGS (Nocedal and Wright, 2006, equation 7.20). An intercept of thousands and the
-logarithm of a scale need other ones. The quasi-Newton memory does the rest: it sees how parameters
-and Gaussians depend on each other, which alternating steps do not. A parameter's step is limited in
-its own units, to a length that grows while the gradient keeps its direction.
+A parameter of the model (the weights of a network, a noise) has no Fisher information. Its metric
+is one number, ``1 / gamma``, the curvature along its last short step, as in the first matrix of
+L-BFGS (Nocedal and Wright, 2006, equation 7.20). Each parameter has its own, because an intercept
+of thousands and the logarithm of a scale differ in size. The quasi-Newton memory also sees how
+parameters and Gaussians depend on each other, which alternating steps do not. A parameter's step is
+limited in its own units, to a length that grows while the gradient keeps its direction.
 
-Estimates hold gradients of parameters as they are. Only a metric knows ``gamma``, and scales them.
+Estimates hold plain gradients of parameters. Only the metric knows ``gamma``, and scales them.
 """
 
 from __future__ import annotations

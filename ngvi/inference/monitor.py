@@ -1,9 +1,9 @@
 """Progress of a fit: the bar, the log, the user's function, the time limit.
 
-The bar names the phase, and shows the best bound that independent draws have confirmed: starts that
-are lower do not lower it. Until there is one it shows that of the last step, and says that it is by
-few draws, to which a state may be fitted. What is left is said on the way to the first optimum
-alone, of which it is an estimate. The last line is the result.
+The bar names the phase, and shows the best bound confirmed by independent draws; worse starts do
+not lower it. Until one is confirmed, it shows the bound of the last step, marked as estimated from
+few draws, which may be overfitted. The distance to the optimum is shown only on the way to the
+first optimum. The last line is the result.
 ``logging.getLogger("ngvi")`` gets the same: phases and the result at ``INFO``, steps at ``DEBUG``.
 """
 

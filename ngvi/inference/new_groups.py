@@ -166,7 +166,7 @@ def _known(name: str, new: Any, before: int, now: int) -> np.ndarray:
     if len(known) not in (0, before):
         raise ValueError(
             f"new_groups[{name!r}] leaves {len(known)} of the plate's {now} elements to the fit, "
-            f"which has {before}: all of the fit's must be there in their order, or none."
+            f"which has {before}: include all of the fit's in their order, or none."
         )
     return known
 
@@ -178,14 +178,14 @@ def _listed(names: Iterable[str]) -> str:
 def _another_size(plate: str, before: int, now: int, sites: list[str]) -> str:
     has = f"{now} element{'s' * (now != 1)}"
     text = (
-        f"Plate '{plate}' has {has} for these arguments, and {before} in the fit, which "
-        f"knows the {_listed(sites)} of those alone. Keep the plate's size to predict for the "
-        f"fit's groups; new_groups={plate!r} takes all {now} for groups that the fit has not seen, "
-        f"and draws their {_listed(sites)} from the prior given the other latents"
+        f"Plate '{plate}' has {has} for these arguments, and {before} in the fit. To predict for "
+        f"the fit's groups, keep the plate's size. With new_groups={plate!r}, every element is a "
+        f"group that the fit has not seen, and draws its {_listed(sites)} from the prior given the "
+        "other latents"
     )
     if now > before:
         some = f"[{before}]" if now == before + 1 else f"range({before}, {now})"
-        text += f", new_groups={{{plate!r}: {some}}} only those after the fit's"
+        text += f"; with new_groups={{{plate!r}: {some}}}, only those beyond the fit's"
     return f"{text}. Where they have data of their own, see sample_groups."
 
 
@@ -208,8 +208,8 @@ def beyond(message: str, found: Iterable[Site]) -> str | None:
     )
     sites = _listed(dict.fromkeys(site for _, site in named.values()))
     return (
-        f"The model asks for a group beyond the last of plate {plates} ({message.strip()}): the "
-        f"fit has no {sites} for it. Make the plate larger for these arguments, by an argument of "
-        "the model say, and pass new_groups= with its name, which draws the new ones from the "
-        "prior given the other latents."
+        f"The model asks for a group beyond the last of plate {plates} ({message.strip()}), and "
+        f"the fit has no {sites} for it. Make the plate larger for these arguments (by an argument "
+        "of the model, say), and pass its name as new_groups=: the new groups are then drawn from "
+        "the prior given the other latents."
     )

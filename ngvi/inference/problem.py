@@ -106,7 +106,7 @@ def fraction(plates: dict[str, tuple[int, int]], batch: str) -> float:
     found = {name: visited / size for name, (visited, size) in plates.items()}
     if not found:
         raise ValueError(
-            "The model takes every batch for all rows: say how many there are in all, by "
+            "The model treats every batch as all rows. Give the number of all rows by "
             f"{batch}, where y has the rows of the batch."
         )
     first = next(iter(found.values()))

@@ -1,16 +1,16 @@
-"""Groups of draws: where their points are.
+"""Points at which a group of draws evaluates the log density.
 
-Where locals are independent given the globals, the log density is a sum of terms each of which sees
-one local and its ancestors, a *chain* in the forest of the latents. Points in all ``d`` dimensions
-are then more than is needed. Those of :mod:`ngvi.families.points` in ``k`` dimensions are as exact
-for every chain, and so for their sum: the coordinates of the latent vector are dealt out to them so
-that no two of a chain share one. A cubic log density has no noise at ``2 k + 1`` points instead of
-``2 d + 1``, and no Hessian is needed. Which locals share a dimension, and with which sign, is
-random in each group, so that estimates are unbiased.
+If locals are independent given the globals, the log density is a sum of terms. Each depends on one
+local and its ancestors, a *chain* in the forest of the latents. Points in ``k < d`` dimensions
+(:mod:`ngvi.families.points`) are then enough: each coordinate of the latent vector is assigned to a
+dimension, so that no two coordinates of a chain share one. The points are as exact for every chain,
+and so for their sum. A cubic log density has no noise at ``2 k + 1`` points instead of ``2 d + 1``,
+and no Hessian is needed. Which locals share a dimension, and with which sign, is random in each
+group, so that estimates are unbiased.
 
-What is left is the noise of higher degrees, of each local's density with its ancestors. It grows
-with the number of locals, and takes many groups where these are hundreds. There chains are short
-beside them, and points that are exact for polynomials of degree 5 on each chain are no more.
+The remaining noise comes from higher degrees in each chain. It grows with the number of locals, and
+hundreds of locals take many groups. Chains are short in comparison, so points that are exact for
+polynomials of degree 5 on each chain are then used, which are no more numerous.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Starts of runs: broad, because tight starts end in poor optima, and where the model says.
+"""Starts of runs: broad, because narrow starts lead to poor optima, and adapted to the model.
 
 - The guide's own start is ``N(m, I)`` on the unconstrained scale, with the mean ``m`` of its
   ``init_loc_fn``; narrower ones, if the bound or its gradient overflows there.
-- The prior's is ``N(prior mean, prior sd^2)``, where these are others: data in thousands leave a
-  model's latents far from zero, and its scales collapse from a start that knows nothing of them.
-- Draws of the prior and points of a box, and modes to which ascents from them lead.
+- The prior's start is ``N(prior mean, prior sd^2)``, if that differs. If data are in thousands, the
+  latents are far from zero, and scales would collapse from the guide's start.
+- Draws of the prior, points of a box, and the modes reached by ascents from them.
 """
 
 from __future__ import annotations
@@ -189,9 +189,9 @@ class Starts:
         if what and self.outside[what] > 1 - LEVELS.confidence:
             return (
                 f"at {self.outside[what]:.0%} of the prior's draws {what}, where the distribution "
-                "does not exist: the posterior is cut off. Give what it is computed from a prior "
-                "on its domain (HalfNormal, Gamma, Beta, Dirichlet, say), or transform it by exp, "
-                "softplus, sigmoid or softmax"
+                "is not defined: the posterior is cut off. Give the latents behind it priors on "
+                "the right domain (HalfNormal, Gamma, Beta, Dirichlet, say), or transform them by "
+                "exp, softplus, sigmoid or softmax"
             )
         if "pool" not in vars(self) or self.prior is None:
             return ""
@@ -203,9 +203,9 @@ class Starts:
         sizes = self.problem.space.stddevs(self.problem.space.initial)
         names = [name for name, sd in sizes.items() for _ in range(np.size(sd))]
         return (
-            f"at {of_prior.mean():.0%} of the prior's draws the log density is NaN, as where "
-            "a scale or a rate is negative: the posterior is cut off. Give latent "
-            f"'{names[np.abs(contrast).argmax()]}' a prior on the support of what it is for "
+            f"at {of_prior.mean():.0%} of the prior's draws the log density is NaN, for instance "
+            "because a scale or a rate is negative: the posterior is cut off. Give latent "
+            f"'{names[np.abs(contrast).argmax()]}' a prior on the right domain "
             "(HalfNormal for a scale, say), or transform it by exp or softplus"
         )
 

@@ -1,6 +1,6 @@
-"""The way to the optimum when the bound itself is noisy: minibatches and kinks.
+"""Search for the optimum if the bound itself is noisy, because of minibatches or kinks.
 
-Draws cannot be held fixed here, because a fixed minibatch is not the data. Every step has fresh
+Draws cannot be held fixed, because a fixed minibatch is not the data. Every step has fresh
 groups of draws, each with a minibatch of its own. In the Fisher metric, half the squared norm of
 the natural gradient is the gain that a quadratic bound would still have. The groups give the noise
 ``V`` of their mean and, by subtraction, the signal ``s^2 = |n|^2 - V``; both are unbiased.
@@ -13,8 +13,9 @@ the natural gradient is the gain that a quadratic bound would still have. The gr
   whenever the bound has stopped rising; the search may end when that has happened three times.
 - The trust region in KL is as in :mod:`~ngvi.inference.local_search`.
 
-The certificate is the upper 95 % limit of what is left: by the signals of the last noisy steps, or
-where there are few of these by the groups of one (:mod:`~ngvi.inference.verdict.certificate`).
+The certificate is the upper 95 % limit of the gap, from the signals of the last noisy steps. If
+there are few such steps, it comes from the groups of one step
+(:mod:`~ngvi.inference.verdict.certificate`).
 """
 
 from __future__ import annotations

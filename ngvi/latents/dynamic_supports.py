@@ -1,7 +1,7 @@
 """Supports that depend on other latents, as that of ``b`` in ``b ~ Uniform(0, 1 - a)``.
 
-The guide finds them in a run of the model with its own draw, where stock autoguides take those of
-the trace that they were set up with, on which the prior of ``b`` would be zero or incomplete.
+The guide runs the model at each draw to find them. Stock autoguides keep the supports of their
+first trace, where the prior of ``b`` can be zero or cut off.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Local latents, and those that they are given: the forest of a model's latents.
+"""The forest of a model's latents: local latents and their parents.
 
-A site in plates may be local: its elements independent of each other given the rest. The
-forest has one group of blocks for each set of plates; a block's parent is the element of an
-outer plate that it lies in, or the globals. Three kinds of evidence decide:
+A site in plates may be local: its elements are independent of each other given the rest. The
+forest has one group of blocks for each set of plates. A block's parent is the element of the outer
+plate around it, or the globals. Three kinds of evidence decide:
 
 - the plates: without one a site is global;
-- the model's dependencies, site by site, which are cautious: wherever a model picks elements of a
-  plate by an index (``effect[group]``) they cannot tell which;
-- the Hessian near the start, and where the elements of sites are alike. If a local site's elements
-  are independent given their ancestors, then ``H (s * e)`` is ``s * (H e)`` below them, for ``e``
-  one coordinate of every element and random ``s``: two products a coordinate of a block, whatever
-  the number of blocks. Anything else contradicts the independence, and names the sites.
+- the model's dependencies, site by site, which are cautious: if a model selects elements of a
+  plate by an index (``effect[group]``), they do not say which;
+- the Hessian near the start, and where the elements of sites are equal. Let ``e`` have one
+  coordinate of every element, and let ``s`` be random. If a local site's elements are independent
+  given their ancestors, ``H (s * e)`` equals ``s * (H e)`` below them. This takes two products per
+  coordinate of a block, for any number of blocks. A difference names the dependent sites.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """Adam whose rate adapts, for parameters of the model.
 
-What is a good rate depends on the model: the logarithm of a noise's scale has to move by 7 where
-responses are in thousands, and the weights of a network by a tenth. So each tensor has a rate of
-its own, which follows from whether steps agree (Almeida, Langlois, Amaral and Plakhov, 1999,
-*Parameter adaptation in stochastic optimization*). With ``c`` the cosine between the fresh
-gradient and the last step, both in Adam's metric,
+A good rate depends on the model: if responses are in thousands, the logarithm of a noise scale has
+to move by 7, and the weights of a network by a tenth. So each tensor has its own rate, which grows
+while steps agree (Almeida, Langlois, Amaral and Plakhov, 1999, *Parameter adaptation in stochastic
+optimization*). With ``c`` the cosine between the fresh gradient and the last step, both in Adam's
+metric,
 
     rate <- rate growth^c,    at least smallest_rate, and no step above a tenth of the tensor.
 
-Noise alone changes nothing on average: the rate settles where fresh gradients know nothing of the
-last step. Where gradients vanish, as those of a network that fits all of its data, all steps agree,
-and without a largest step one would at last leave the optimum. A gradient is divided by the root of
-the mean square before it is averaged (Ziyin, Wang and Ueda, 2020, *LaProp*). On a long way
-gradients fall by orders of magnitude, and an average of them would go on for hundreds of steps
-after they have changed their sign. As in Adam, the scale of the loss plays no role.
+Noise alone changes nothing on average: the rate settles where fresh gradients are independent of
+the last step. If gradients vanish, as for a network that fits all its data, all steps agree; the
+limit on the step keeps the parameters from leaving the optimum. A gradient is divided by its root
+mean square before it is averaged (Ziyin, Wang and Ueda, 2020, *LaProp*). On a long way gradients
+fall by orders of magnitude, and an average of raw gradients would keep its sign for hundreds of
+steps after theirs has changed. As in Adam, the scale of the loss does not matter.
 """
 
 from __future__ import annotations

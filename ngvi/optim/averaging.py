@@ -1,18 +1,17 @@
-"""A mean that is an average over the steps so far: the momentum of ``step_size="auto"``.
+"""Averaging of the mean over all steps so far: the momentum of ``step_size="auto"``.
 
-Beside the mean ``y`` of ``q``, where gradients are taken, a *fast* point ``z`` takes the steps, and
-``x`` is its average, of which step ``t`` counts ``t^2``-fold::
+Gradients are taken at the mean ``y`` of ``q``. A *fast* point ``z`` takes the steps, and ``x`` is
+its average, in which step ``t`` has the weight ``t^2``::
 
     z <- z + step(y),        x <- (1 - c) x + c z,        y = (1 - beta1) z + beta1 x
 
-which is Schedule-Free by Defazio et al. (2024, *The road less scheduled*). The mean of ``q`` has a
-tenth of the way that ``z`` wanders, for ``beta1`` = 0.9, and nothing has to be known of the number
-of steps. What is remembered is ``z - x`` alone, one vector, as of a momentum. ``beta1 = 0`` takes
-the steps.
+This is Schedule-Free (Defazio et al., 2024, *The road less scheduled*). For ``beta1 = 0.9`` the
+mean of ``q`` moves a tenth as far as ``z``, and the number of steps need not be known in advance.
+The only state is the vector ``z - x``, as large as a momentum. ``beta1 = 0`` turns averaging off.
 
-No step moves a latent by more than its own standard deviation: a rectified unit that few rows
-reach has a wide posterior and, once in a while, a gradient of a hundred times what it should be.
-The same holds of the mean of ``q``: ``z`` may have moved while ``q`` was wide that is narrow now.
+No step moves a latent by more than its own standard deviation. A rectified unit that few rows
+reach has a wide posterior, and occasionally a gradient a hundred times too large. The mean of ``q``
+is limited in the same way, because ``z`` may have moved far while ``q`` was still wide.
 """
 
 from __future__ import annotations

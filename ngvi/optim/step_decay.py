@@ -1,18 +1,19 @@
 """A step size of the mean that falls as the bound stops to rise: ``"auto"`` of IVON and VOGN.
 
-The noise of a minibatch and of one draw leaves a mean that takes steps of one size as far from the
-optimum as these let it, and a schedule wants to know the number of steps beforehand. The slope of
-the bound along the last step, at its end, does not. On average it is positive while steps lead on,
+With steps of constant size, the noise of minibatches and draws keeps the mean at some distance from
+the optimum. A schedule would have to know the number of steps in advance. The slope of the bound at
+the end of the last step needs no such number. On average it is positive while steps make progress,
 and negative once they only wander (Pflug, 1990, *Non-asymptotic confidence bounds for stochastic
-approximation algorithms with constant step size*). So the step size is
-``first / (1 + n / halves)^(1/2)``. Where clearly more than half of the recent steps had a negative
-slope ``n`` grows by one a step, and falls by one where not. Of a few latents in much noise one
-slope says so little that steps hardly shorten: it is for networks. To count each negative slope
-(Kesten, 1958) goes on to shorten steps where a long valley is left to go, for half are noise.
+approximation algorithms with constant step size*). The step size is
+``first / (1 + n / halves)^(1/2)``. A step increases ``n`` by one if clearly more than half of the
+recent slopes were negative, and decreases ``n`` by one otherwise. The method is meant for networks:
+with few latents and much noise, a slope says so little that steps hardly shorten. Counting every
+negative slope (Kesten, 1958) would keep shortening steps along a valley, where half of the slopes
+are negative by noise.
 
-These are the steps of a point whose average is most of the mean (:mod:`ngvi.optim.averaging`). The
-average takes out what a shorter step would, and where it does, a root is the fall that also goes
-on along valleys (Polyak and Juditsky, 1992, *Acceleration of stochastic approximation by
+The steps move a point whose average makes up most of the mean (:mod:`ngvi.optim.averaging`).
+Because the average already reduces the noise, the square root decreases slowly enough to make
+progress along valleys (Polyak and Juditsky, 1992, *Acceleration of stochastic approximation by
 averaging*).
 """
 

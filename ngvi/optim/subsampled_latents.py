@@ -1,18 +1,19 @@
-"""Latents that only some of the steps move: those of groups of which a minibatch has a part.
+"""Latents of groups that a minibatch contains only some of: each step moves a few of them.
 
-A direction is zero at the others (:mod:`ngvi.guide.subsampled_latents`), and it is by this that a
-rule knows them. Three things follow for steps that adapt (:mod:`~ngvi.optim.trust_region`).
+A direction is zero at the latents outside the minibatch (:mod:`ngvi.guide.subsampled_latents`),
+which is how a rule recognises them. Adaptive steps (:mod:`~ngvi.optim.trust_region`) differ in
+three ways.
 
-- A latent that moves at one of ``N / B`` steps sees so many fewer of the sign changes that noise
-  makes: its step size is that of ``n B / N`` of them, as if there were no other minibatches. With
-  that of ``n``, groups that are seen for the tenth time would hardly move any more. Where the log
-  density is concave the new precision stays positive definite, because that of the globals counts
-  each element of the minibatch ``N / B`` times, and ``(1 + a n) / (1 + a n B / N)`` is less.
-- The slope at the end of a step is that of another minibatch, which has a part ``B / N`` of the
-  elements that the step has moved: only so much of the slope at its beginning is compared.
-- The momentum of a mean is that of latents that move now.
+- A latent that moves in one of ``N / B`` steps sees a fraction ``B / N`` of the ``n`` sign changes
+  caused by noise, so its step size counts ``n B / N`` of them. If it counted all ``n``, groups in
+  their tenth minibatch would hardly move. For concave log densities the new precision stays
+  positive definite: the globals' precision counts each element of the minibatch ``N / B`` times,
+  more than the ratio of step sizes, ``(1 + a n) / (1 + a n B / N)``.
+- The slope at the end of a step comes from another minibatch, which has a fraction ``B / N`` of the
+  elements that moved. Only that fraction of the slope at the beginning is compared with it.
+- The momentum of a mean covers only the latents that move in this step.
 
-Of a model without such latents all of it is nothing, and no number changes.
+Models without such latents are not affected.
 """
 
 from __future__ import annotations

@@ -1,29 +1,25 @@
 """Radius and size of the steps of the Bayesian learning rule.
 
-What follows adapts to what the steps did, without further evaluations of the model. Let ``slope``
-be the derivative of the bound along the last change of ``q``, at its beginning and at its end.
+Both adapt to earlier steps, without further evaluations of the model. Let ``slope`` be the
+derivative of the bound along the last change of ``q``, at its beginning and at its end.
 
-- The *radius* bounds ``KL(q_new || q_old)``. It grows past a step whose slope is still positive at
-  its end, which could have been longer. It falls below the length of one whose slope has changed
-  its sign and is larger than before, which went far beyond the optimum: to where a linear slope
-  would vanish, at most tenfold.
-- A slope that has grown a hundredfold, whatever its sign, is that of a step into a tail from which
-  no slope leads back: it is taken back, and a tenth of it tried.
-- The *step size* is ``1 / (1 + decrease n)``, where ``n`` counts the steps at whose end the slope
-  was negative (Kesten, 1958, *Accelerated stochastic approximation*). Far from the optimum steps
-  stay whole, and at the optimum, where noise changes the sign every other time, they decrease
-  as averaging needs them to. The mean and the precision have a count each, of their parts of the
-  slope, because noise reaches the precision first: the mean still has whole steps to take. The sign
-  change of a step that is far shorter than the one before does not count: it ends what that one
-  began. On a long way there are sign changes of curvature and not of noise. Two steps in a row that
-  leave between half and all of their slope, or of its part, take two of them back, as noise alone
-  hardly ever does.
+- The *radius* bounds ``KL(q_new || q_old)``. If the slope is still positive at the end of a step,
+  the radius grows beyond the length of the step. If the slope has changed sign and grown, the step
+  overshot: the radius shrinks to where a linear slope would vanish, at most tenfold.
+- If the slope has grown a hundredfold, with either sign, the step ended in a tail from which no
+  slope leads back. It is undone, and a tenth of it is tried.
+- The *step size* is ``1 / (1 + decrease n)``, where ``n`` counts the steps that end with a negative
+  slope (Kesten, 1958, *Accelerated stochastic approximation*). Far from the optimum, steps stay
+  whole. At the optimum, where noise changes the sign every other time, they decrease as averaging
+  requires. Noise affects the precision first, so the mean and the precision have separate counts,
+  of their own parts of the slope. A step much shorter than the previous one is not counted.
+  On a long way, sign changes come from curvature instead of noise: two steps in a row that leave
+  between half and all of their slope, which noise alone rarely does, reduce the count by two.
 
-If the second of these was not shortened, the way is long for another reason than the radius. The
-bound is much flatter there than the Fisher metric says, as where the mean of ``q`` and its
-covariance have to move together. From then on the mean's step has a *momentum* (Polyak, 1964, *Some
-methods of speeding up the convergence of iteration methods*), until the sign of the slope along it
-changes sharply, or a step would lead downhill from its beginning.
+If the second of those two steps was not shortened, the bound is much flatter than the Fisher metric
+says, for instance because mean and covariance have to move together. The mean's step then gets a
+*momentum* (Polyak, 1964, *Some methods of speeding up the convergence of iteration methods*), until
+the slope along it changes sign sharply, or a step would begin downhill.
 """
 
 from __future__ import annotations

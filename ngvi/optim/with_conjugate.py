@@ -1,10 +1,10 @@
-"""A rule that moves conjugate sites beside its Gaussians.
+"""A rule that moves conjugate sites together with its Gaussians.
 
-Step (2) of :mod:`ngvi.conjugate.site` with the rule's own step size ``rho``. Nothing else of a
-rule is for conjugate sites: their directions have no noise but that of the Gaussian's draws, so
-that momentum and a radius would only keep them from their conditionals. Rules without a ``rho``,
-and those that choose it (``"auto"``), begin with whole steps, which decrease as the slopes of
-conjugate sites change their sign (:mod:`~ngvi.optim.trust_region`). All move at once.
+Conjugate sites take step (2) of :mod:`ngvi.conjugate.site` with the rule's step size ``rho``, and
+nothing else of the rule. Their directions have only the noise of the Gaussian's draws, so momentum
+and a radius would only keep them from their conditionals. Rules without ``rho``, or with
+``"auto"``, start with whole steps, which decrease as the slopes of conjugate sites change sign
+(:mod:`~ngvi.optim.trust_region`).
 """
 
 from __future__ import annotations

@@ -107,9 +107,9 @@ class WithRows(Fitted):
         :param kwargs: keyword arguments of the model.
         :return: a result with these arguments, whose bound is for all rows so far.
         :raises TypeError: for arguments that the model does not take.
-        :raises ValueError: for rows of another shape, with which the model does not run or indexes
-            beyond the end of an array; for new groups, which are new latents; for data that ``fit``
-            rejects, NaN or outside their support; and as :meth:`sites`.
+        :raises ValueError: if the model does not run with these rows, or indexes beyond the end of
+            an array; for new groups, whose latents are new; for data that are NaN or outside their
+            support; and as :meth:`sites`.
         """
         ModelCall(self.update, self.model, args, kwargs, "no seed").check()
         return updated(self, args, kwargs)

@@ -1,12 +1,11 @@
 """Leave-one-out predictive densities by subtracting sites.
 
-The cavity, the posterior without a row, has the natural parameters of the posterior less those of
-the row's site. Where that is a large change, sites of the other rows are no longer those that they
-were, and natural-gradient steps without the row follow. What the row then is to the cavity is an
-integral over its one or two predictors, by quadrature. Without such predictors, and for several
-elements together, importance weights of the posterior's draws are enough for most units (PSIS-LOO;
-Vehtari, Gelman and Gabry, 2017). Where k-hat says that they are not, draws of the cavity follow,
-and then steps that begin at the cavity.
+The *cavity*, the posterior without a row, has the natural parameters of the posterior minus those
+of the row's site. A large change also changes the sites of the other rows, so natural-gradient
+steps without the row follow. The density of the row under the cavity is an integral over its one or
+two predictors, by quadrature. For rows without such predictors, and for units of several elements,
+importance weights of the posterior's draws are usually enough (PSIS-LOO; Vehtari, Gelman and Gabry,
+2017). If k-hat is too large, draws of the cavity are used, and then steps from the cavity.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Natural gradients of single observations' expected log likelihoods: *sites*.
 
 At an optimum of the bound ``E_q[log p(y, theta)] + H(q)`` the precision of ``q`` is
-``-E_q[hess log p]``, and zero is ``E_q[grad log p]`` (Khan and Rue, 2023, equations 15 to 17). Both
+``-E_q[hess log p]``, and ``E_q[grad log p]`` is zero (Khan and Rue, 2023, equations 15 to 17). Both
 are sums over observations and the prior. The natural coordinates of a Gaussian are ``Sigma^-1 mu``
-and ``Sigma^-1`` (times minus one half): the site of a term ``l`` adds
-``E_q[grad l] - E_q[hess l] mu`` to the one and ``-E_q[hess l]`` to the other.
+and ``Sigma^-1`` (times minus one half). The site of a term ``l`` adds
+``E_q[grad l] - E_q[hess l] mu`` to the first and ``-E_q[hess l]`` to the second.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """New rows whose prior is an earlier posterior, and fewer rows.
 
-An earlier posterior is the prior times the sites of its rows: with it in the prior's place natural
-gradients of the new rows alone lead to the new optimum. For conjugate models it is the posterior of
-all rows. Otherwise sites of earlier rows stay what they were when their rows came; what that costs
-is seen at that time, as the variance of ``log w``: twice the divergence of the posterior from its
-Gaussian, where that is small.
+An earlier posterior is the prior times the sites of its rows. Used as the prior, it needs only the
+natural gradients of the new rows to reach the new optimum. For conjugate models the result is the
+posterior of all rows. For other models the sites of earlier rows are not updated. The variance of
+``log w`` measures the cost when the rows arrive: if small, it is twice the divergence of the
+posterior from its Gaussian.
 
 The bound adds up ``E_q[log p(y_t | theta)] - KL(q_t || q_{t-1})``. Under a later Gaussian the mean
-of an earlier ``log w`` is another one than it was, by a number that old rows alone would tell. Who
-knows these rows expects later posteriors anywhere in the one that they make: the mean under it is
-that of ``log w`` at one draw, so that its standard deviation is the error's.
+of an earlier ``log w`` changes, by an amount that only the old rows would tell. Given those rows,
+later posteriors may lie anywhere in theirs, so the standard deviation of ``log w`` is the error.
 """
 
 from __future__ import annotations

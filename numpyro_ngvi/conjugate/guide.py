@@ -157,7 +157,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         self,
         model: Callable,
         conjugate: Mapping[str, str],
-        family: FamilyName | type[Family] | Family = "auto",
+        family: Family | type[Family] | FamilyName = "auto",
         *,
         prefix: str = "auto",
         init_loc_fn: Callable = init_to_median,

@@ -99,7 +99,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
     def __init__(
         self,
         model: Callable,
-        family: FamilyName | type[Family] | Family = "auto",
+        family: Family | type[Family] | FamilyName = "auto",
         *,
         prefix: str = "auto",
         init_loc_fn: Callable = init_to_median,

@@ -1,10 +1,10 @@
 """NumPyro's set-up of a guide, compiled.
 
-NumPyro runs the model operation by operation: for its trace, for the start and for the gradient
-there, which says whether the start is valid. In a new process each operation is a program of its
-own to be compiled, and these are most of the seconds until the first step. Here the three are one
-program. Whatever it cannot do (a model that cannot be traced, a start that is not valid, arguments
-that are being traced themselves) is left to NumPyro, with its further attempts and its errors.
+To set up a guide, NumPyro runs the model operation by operation: for a trace, for the start, and
+for the gradient that shows whether the start is valid. In a new process, each operation is compiled
+separately, which takes most of the time until the first step. Here all three runs are one program.
+NumPyro does the rest, with its further attempts and its errors: models that cannot be traced,
+starts that are not valid, and arguments that are tracers.
 """
 
 from __future__ import annotations

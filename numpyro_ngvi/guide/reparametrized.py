@@ -162,7 +162,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     def __init__(
         self,
         model: Callable,
-        family: FamilyName | type[Family] | Family = "auto",
+        family: Family | type[Family] | FamilyName = "auto",
         *,
         order: int = 2,
         prefix: str = "auto",

@@ -38,7 +38,7 @@ from numpyro_ngvi.tracing.programs import without_collections
 def fit(
     model: Callable,
     *args: Any,
-    family: FamilyName | type[Family] | Family = "auto",
+    family: Family | type[Family] | FamilyName = "auto",
     num_components: int | Literal["auto"] = 1,
     guide: Any = None,
     init: FitResult | None = None,
@@ -147,13 +147,13 @@ def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
     traced = traced or ("numbers" if _is_traced(jax.device_put(0.0)) else "")
     if traced:
         raise TypeError(
-            f"fit decides on numbers as it goes, and jax.jit, jax.vmap or jax.grad traces its "
-            f"{traced}. Call it outside, once for each element; a fit compiles what it can."
+            f"fit branches on numbers, and jax.jit, jax.vmap or jax.grad traces its {traced}. "
+            "Call it outside, once for each element; fit compiles its own steps."
         )
     if elsewhere := in_arguments(args, kwargs, _is_elsewhere):
         raise ValueError(
-            f"fit takes arrays of one process, and {elsewhere} is on several: SVI shares rows out "
-            "over processes."
+            f"fit takes arrays of one process, and {elsewhere} is on several: use SVI to share "
+            "rows among processes."
         )
 
 

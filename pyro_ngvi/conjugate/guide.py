@@ -133,7 +133,7 @@ class ConjugateGuide(guide.ConjugateGuide, Copied, AutoGuideList):
         self,
         model: Callable,
         conjugate: Mapping[str, str],
-        family: FamilyName | type[Family] | Family = "auto",
+        family: Family | type[Family] | FamilyName = "auto",
         *,
         init_loc_fn: Callable = init_to_median,
         init_scale: float | None = None,

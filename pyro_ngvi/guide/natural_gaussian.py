@@ -86,7 +86,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, Copied, AutoContinuous):
     def __init__(
         self,
         model: Callable,
-        family: FamilyName | type[Family] | Family = "auto",
+        family: Family | type[Family] | FamilyName = "auto",
         *,
         init_loc_fn: Callable = init_to_median,
         init_scale: float | None = None,

@@ -206,7 +206,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     def __init__(
         self,
         model: Callable,
-        family: FamilyName | type[Family] | Family = "auto",
+        family: Family | type[Family] | FamilyName = "auto",
         *,
         order: int = 2,
         init_loc_fn: Callable = init_to_median,

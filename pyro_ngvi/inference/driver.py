@@ -40,7 +40,7 @@ from pyro_ngvi.tracing.recording import Replays
 def fit(
     model: Callable,
     *args: Any,
-    family: FamilyName | type[Family] | Family = "auto",
+    family: Family | type[Family] | FamilyName = "auto",
     num_components: int | Literal["auto"] = 1,
     guide: Any = None,
     init: FitResult | None = None,
@@ -170,6 +170,6 @@ def _check_gradients() -> None:
     check_gradients("fit", "The result's draws and predictions")
     if maybe_current_level() is not None:
         raise RuntimeError(
-            "fit decides on numbers as it goes, which torch.vmap, torch.func.grad and their like "
-            "do not give it: call it outside, once for each element."
+            "fit branches on numbers, which are not known inside torch.vmap, torch.func.grad and "
+            "their like: call it outside, once for each element."
         )

@@ -64,9 +64,9 @@ def shared_plates(parts: list[dict[str, Part]]) -> list[str]:
     for rank, own in enumerate(sizes if len(parts) > 1 else ()):
         if not own or own != sizes[0]:
             raise ValueError(
-                f"Worker {rank} sees a part of the plates of sizes {own}, and worker 0 of "
-                f"{sizes[0]}: every worker says how many rows there are in all, and which are its "
-                "own, pyro.plate('data', num_rows_of_all, subsample=own_rows)."
+                f"Worker {rank} has subsampled plates of sizes {own}, and worker 0 of {sizes[0]}: "
+                "in every worker, a plate needs the number of all rows, and the worker's own, "
+                "pyro.plate('data', num_rows_of_all, subsample=own_rows)."
             )
     return list(sizes[0])
 
@@ -81,12 +81,12 @@ def check_linear(guide_trace: Any) -> None:
         if node["type"] == "sample":
             if node["infer"].get("is_minibatch"):
                 raise ValueError(
-                    "DataParallel shares rows out, and not the latents of a subsampled plate: "
+                    "DataParallel distributes rows, not the latents of a subsampled plate: "
                     "leave create_plates= out, so that every worker has all elements."
                 )
             if getattr(family_of(node), "name", None) == "low_rank":
                 raise ValueError(
-                    "DataParallel adds gradients up, and those of family='low_rank' are not sums "
+                    "DataParallel adds gradients, and those of family='low_rank' are not sums "
                     "over rows: use 'full', 'diagonal' or 'sparse_precision'."
                 )
 
@@ -102,7 +102,7 @@ def shares(plates: list[str], fractions: np.ndarray) -> np.ndarray:
     weights = fractions / fractions.sum(0)
     if not np.allclose(weights, weights[:, :1]):
         raise ValueError(
-            f"The workers see other parts of the rows of plates {', '.join(plates)}: with several "
-            "plates the rows of all must be shared alike, for instance equally."
+            f"The workers have different fractions of the rows of plates {', '.join(plates)}: "
+            "distribute the rows of all plates in the same way, for instance equally."
         )
     return weights[:, 0]

@@ -46,7 +46,7 @@ def eight_schools(ppl):
 def test_a_conjugate_model_is_exact(ppl):
     model, args = conjugate(ppl)
     result = ppl.fit(model, *args)
-    assert result.verdict == "certified" and "8 of 8 starts led to it" in result.reason
+    assert result.verdict == "certified" and "8 of 8 starts reached it" in result.reason
     assert divergence(ppl, result) < 1e-3
     assert result.bound == pytest.approx(log_evidence(), abs=1e-3)
     assert result.cost.products == 0 and result.cost.gradients < 1000

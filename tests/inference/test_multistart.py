@@ -151,7 +151,7 @@ def test_modes_of_the_same_height_count_as_one_and_each_is_named():
     assert [one.weight for one in found_optima(outcome, target.problem())] == [1.0, 0.0]
     said = in_words(outcome, dict, 0.05, 100)
     assert "other optima with the same bound, as when labels or signs are switched: 1" in said
-    assert "holds at most 1/2 of the posterior" in said and "led to it or to these" in said
+    assert "holds at most 1/2 of the posterior" in said and "reached it or these" in said
 
 
 def test_ends_along_a_ridge_are_no_images():

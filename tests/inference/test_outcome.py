@@ -86,16 +86,16 @@ def test_the_verdict_and_its_sentence_agree(found, verdict):
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (outcome(), "8 of 8 starts led to it; as many again would find a better one with"),
+        (outcome(), "8 of 8 starts reached it; as many more would find a better one with"),
         (outcome(), "probability 0.09"),
-        (outcome(lower=(-3.0, -1.5)), "8 of 10 starts led to it, 2 to 2 that are lower, by 1.5 n"),
-        (outcome(lower=(-3.0,)), "8 of 9 starts led to it, 1 to one that is lower, by 3 nats; as"),
-        (outcome(lower=(-0.01,)), "8 of 9 starts led to it; as many again"),
+        (outcome(lower=(-3.0, -1.5)), "8 of 10 starts reached it, 2 reached 2 lower ones, by 1.5"),
+        (outcome(lower=(-3.0,)), "8 of 9 starts reached it, 1 reached a lower one, by 3 nats; as"),
+        (outcome(lower=(-0.01,)), "8 of 9 starts reached it; as many more"),
         (outcome(explored=NOT_OVER, ending=Ending.CALLBACK), "cut short: callback= has ended"),
-        (outcome(explored=NOT_OVER), "of 5 starts led to it, 2 to no optimum; others have not"),
+        (outcome(explored=NOT_OVER), "of 5 starts reached it, 2 reached no optimum; others have"),
         (
             outcome(explored=OF_FIRST),
-            "8 of 12 starts led to it, 1 to no optimum, 3 to others of the",
+            "8 of 12 starts reached it, 1 reached no optimum, 3 reached others of the",
         ),
         (outcome(explored=NOT_OVER), "better one with probability 0.31"),
         (outcome(explored=NONE), "other optima have not been looked for"),
@@ -121,7 +121,7 @@ def test_more_effort_is_advised_where_there_is_more():
         ),
         (Status.RISING, "short steps along a flat direction keep raising the bound"),
         (Status.STUCK, "no step along the natural gradient raises the bound, an estimated 0.012 n"),
-        (Status.OVERFITTED, "over the draws that a step learns from, but not over others"),
+        (Status.OVERFITTED, "over the draws of a step, but not over others"),
         (Status.UNBOUNDED, "widens without limit (sd 3 of unconstrained 'b')"),
         (None, "best ended an estimated 0.012 nats below its optimum, which fresh draws have not"),
     ],
@@ -164,9 +164,9 @@ def check_sentence(rng):
     ):
         for number in re.findall(name, said):
             assert holds(float(number)), said
-    if counts := re.search(r"(\d+|none) of (\d+) starts led to it(?:, (\d+) to no)?", said):
+    if counts := re.search(r"(\d+|none) of (\d+) starts reached it(?:, (\d+) reached no)?", said):
         led, of, none = (int(one) if (one or "").isdigit() else 0 for one in counts.groups())
-        others = re.search(r", (\d+) to (?:one|\d+) that", said)
+        others = re.search(r", (\d+) reached (?:a|\d+) lower", said)
         assert led + none + (int(others[1]) if others else 0) <= of, said
     if found.verdict == LOCAL and ending is not None and num_starts:
         assert "effort=" not in said
@@ -191,7 +191,7 @@ def test_an_end_is_told_with_what_is_known_of_it():
     assert "a kink or rounding may remain" in words(stuck) and "discontinuous" not in words(stuck)
     assert "unconstrained 'b' has sd 7," in words(stuck, {"b": np.array([7.0])})
     stuck.optimum.validation = Validation(0.0, 0.01, mismatch=1.0)
-    assert "density is discontinuous" in words(stuck)
+    assert "density may be discontinuous" in words(stuck)
     assert "changes the bound by 6e+22 nats" in words(outcome(Status.STUCK), rounding=6e22)
     nowhere = no_start(Target(gaussian).problem())
     assert "at any start that was tried (y is NaN). Check" in words(nowhere, cause=" (y is NaN)")

@@ -217,9 +217,9 @@ def found_by_checks(**options):
 @pytest.mark.parametrize(
     ("options", "name", "words"),
     [
-        ({"unseen": edge(1.0, -math.inf)}, "support", "support that ends"),
-        ({"unseen": lambda t: 50.0, **SINGLE}, "precision", "it is 50 nats off"),
-        ({"unseen": jump(6.0)}, "gradients", "the log density jumps; its values"),
+        ({"unseen": edge(1.0, -math.inf)}, "support", "a support ends"),
+        ({"unseen": lambda t: 50.0, **SINGLE}, "precision", "log density is 50 nats off"),
+        ({"unseen": jump(6.0)}, "gradients", "the log density jumps: its values"),
         ({"unseen": edge(3.5)}, "rare losses", "at a few draws"),
         ({"unseen": lambda t: 0.5, "is_exact": True}, "integral", "is 0.5 nats off"),
     ],

@@ -91,7 +91,7 @@ def test_a_worker_that_fails_ends_the_others_within_the_timeout(failing, name):
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("whole", "Worker 0 sees a part of the plates of sizes {}, and worker 0 of {}"),
+        ("whole", "Worker 0 has subsampled plates of sizes {}, and worker 0 of {}"),
         ("other parameters", "Parameter 'intercept' is ((3, 1), torch.float64) for worker 1"),
         ("locals", "not the latents of a subsampled plate"),
         ("low rank", "those of family='low_rank' are not sums"),

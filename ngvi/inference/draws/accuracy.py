@@ -1,12 +1,12 @@
 """Errors of draws: of the mean and of the standard deviation of each number.
 
-Of draws with importance weights two things may be off. The tail of the weights, or of the weights
-times squared deviations, may hold something beyond the largest draw: a generalised Pareto
-distribution that is fitted to it says how much (:mod:`~ngvi.inference.draws.pareto`). And their
-averages have noise, which more draws mend. K-hat by itself does not tell whether averages can be
-trusted: the tail of nearly equal weights may have any shape, and carries little, and that of small
-weights may carry a variance. Of chains the noise is all there is, if they agree, and the tail of
-squared deviations: a variance that hangs on rare draws seems to be known too well by the others.
+Averages with importance weights have two errors. The tail of the weights, or of the weights times
+squared deviations, may contain mass beyond the largest draw; a fitted generalised Pareto
+distribution estimates how much (:mod:`~ngvi.inference.draws.pareto`). The other error is Monte
+Carlo noise, which more draws reduce. K-hat alone does not tell whether averages can be trusted: the
+tail of nearly equal weights may have any shape but matters little, whereas small weights may carry
+a variance. Chains that agree have Monte Carlo noise and the tail of squared deviations: if a
+variance depends on rare draws, the other draws understate its error.
 """
 
 from __future__ import annotations

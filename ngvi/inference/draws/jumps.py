@@ -1,10 +1,10 @@
 """Jumps of chains between the Gaussians of several optima.
 
-A chain of NUTS stays at the optimum that it has begun at, so that a few chains know weights to one
-chain. After the warm-up each transition therefore ends with a Metropolis-Hastings step whose
-proposal is a draw of the mixture of these Gaussians, by their evidence (Tierney, 1994, *Markov
-chains for exploring posterior distributions*, Annals of Statistics 22). The posterior stays as it
-is whatever the Gaussians are; where they are good, half of the jumps and more are taken.
+A NUTS chain stays at the optimum where it started, so the weights of optima would only be multiples
+of one chain. After the warm-up, each transition therefore ends with a Metropolis-Hastings step,
+which proposes a draw of the mixture of these Gaussians, weighted by their evidence (Tierney, 1994,
+*Markov chains for exploring posterior distributions*, Annals of Statistics 22). The step leaves the
+posterior invariant for any Gaussians; if they are good, at least half of the jumps are accepted.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""NUTS on from a fit: where its chains begin, in which coordinates, and when they end.
+"""NUTS from a fit: where its chains start, in which coordinates they run, and when they end.
 
-Chains begin at draws that importance weights have corrected, at each optimum as many as its
-evidence earns, in coordinates in which the fitted Gaussian is standard normal. All chains share one
-step size and one map to these coordinates, which short windows of the warm-up improve
-(:mod:`~ngvi.inference.draws.coordinates`) until nothing changes any more: after the first window,
-where the Gaussian is good. Then the chains go on in rounds, each at most as long as all before,
-until their draws are accurate. Where draws turn out to be worth little, a pilot in the model's own
-latents, scaled, says whether a gradient is worth more there: a funnel runs along these. Where the
-fit centres locals at their conditional modes, chains begin in the model's own latents, whose
-gradients search for no modes, and a pilot through the modes follows where draws are worth little.
-Between several optima chains jump (:mod:`~ngvi.inference.draws.jumps`).
+Chains start from draws corrected by importance weights, and each optimum gets a share of the chains
+in proportion to its evidence. They run in coordinates in which the fitted Gaussian is standard
+normal, and share one step size. Short windows of the warm-up improve these coordinates
+(:mod:`~ngvi.inference.draws.coordinates`) until they stop changing, which is after the first window
+if the Gaussian is good. The chains then run in rounds, each at most as long as all before, until
+their draws are accurate. If draws have few effective samples, a pilot run tests whether the model's
+own latents, scaled, are better: funnels run along them. If the fit centres locals at conditional
+modes, chains start in the model's own latents, whose gradients need no search for modes. A pilot
+run through the modes follows if draws have few effective samples. Chains jump between several
+optima (:mod:`~ngvi.inference.draws.jumps`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_DRAWS = 800
 STATISTICS = {"diverging": "b", "energy": "f", "n_steps": "iu", "acceptance_rate": "f"}
 #: For a model without a density of all data.
 WAY_OUT = (
-    "Let the model see all rows, as one without subsample_size= or batches=, and go on with "
+    "Let the model see all rows (no subsample_size= or batches=), and go on with "
     "fit(model, ..., init=result).nuts()."
 )
 

@@ -1,9 +1,9 @@
-"""The tail of some positive numbers, by a generalised Pareto distribution.
+"""The tail of a set of positive numbers, as a generalised Pareto distribution.
 
-The largest of them are replaced by quantiles of the distribution that is fitted to them, whose
-shape ``k`` tells how many moments they have: those up to the order ``1 / k`` (Vehtari, Simpson,
-Gelman, Yao and Gabry, 2024, JMLR 25). It also tells what their sum has missed: a part of it is due
-to numbers that are larger, and rarer, than any of these.
+The largest numbers are replaced by quantiles of the distribution fitted to them. Its shape ``k``
+says which moments exist: those of order below ``1 / k`` (Vehtari, Simpson, Gelman, Yao and Gabry,
+2024, JMLR 25). The distribution also estimates how much of the sum is missing, because numbers that
+are larger and rarer than any observed one contribute to the mean.
 """
 
 from __future__ import annotations

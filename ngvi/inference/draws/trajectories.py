@@ -1,11 +1,11 @@
 """The no-U-turn sampler of many chains at once (Hoffman and Gelman, 2014; Betancourt, 2017).
 
-Each pass evaluates one point of every chain, whatever each is about: no chain waits for the longer
-trajectories of another, and a program for so many points costs little more than one for a single
-point. Turns within a trajectory are found from a few checkpoints (Phan et al., 2019, *Composable
-effects for flexible and accelerated probabilistic programming in NumPyro*). Where two halves are
-joined, each is also compared with the nearest point of the other, as Stan does since release 2.21:
-with many latents on one scale a trajectory would otherwise run in circles.
+Each pass evaluates one point of every chain. No chain waits for the longer trajectory of another,
+and evaluating all chains costs little more than evaluating one. Turns within a trajectory are found
+from a few checkpoints (Phan et al., 2019, *Composable effects for flexible and accelerated
+probabilistic programming in NumPyro*). When two halves are joined, each is also compared with the
+nearest point of the other, as in Stan since release 2.21. Without this, a trajectory of many
+latents on one scale would run in circles.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Files of results: arrays as in a ``.npz``, everything else as JSON in it, no pickle.
 
-A file is written beside the old one and takes its place when it is on the disk: whatever ends the
-process, one of the two is there, and whole. It has the old one's mode, and is where a link points
-to. Only regular files are replaced.
+A new file is written next to the old one, and replaces it once it is on disk. Whatever ends the
+process, one of the two is complete. The new file keeps the old one's mode, and a link is followed
+to its target. Only regular files are replaced.
 """
 
 from __future__ import annotations

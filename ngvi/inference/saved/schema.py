@@ -72,13 +72,13 @@ def check(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     for name in {**META, **meta}:
         is_left_out = name in MAY_BE and meta.get(name) is None
         if not is_left_out and not (name in meta and fits(meta[name], META.get(name, set()))):
-            raise ValueError(f"{name!r} is not what a result has by this name")
+            raise ValueError(f"{name!r} has a value that no result has")
     for name, array in arrays.items():
         kinds, is_trace = FOLDERS.get(name.partition("/")[0], ""), name.startswith("trace/")
         if array.dtype.kind not in kinds or (is_trace and array.ndim != 1):
             raise ValueError(f"no result has an array {name!r} of {array.dtype} {array.shape}")
     if len({arrays[f"trace/{field.name}"].size for field in dataclasses.fields(Trace)}) > 1:
-        raise ValueError("the numbers of its trace are not of the same number of steps")
+        raise ValueError("the columns of its trace have different lengths")
 
 
 def fits(value: Any, kind: Any) -> bool:

@@ -49,9 +49,9 @@ def support(context: Context, optimum: Optimum) -> Finding | None:
         return None
     return Finding(
         "support",
-        "independent draws of the posterior meet points where the log density is not finite, so "
-        "that the bound is minus infinity: a likelihood that overflows, or a support that ends "
-        "within the reach of the latents. Bound or rescale these, or use double precision",
+        "at some independent draws of the posterior the log density is not finite, so the bound "
+        "is minus infinity: the likelihood overflows, or a support ends within the range of the "
+        "latents. Bound or rescale these, or use double precision",
     )
 
 
@@ -62,8 +62,8 @@ def precision(context: Context, optimum: Optimum) -> Finding | None:
         return None
     return Finding(
         "precision",
-        "single precision computes another log density than the model's: at draws of this "
-        f"posterior it is {abs(off):.3g} nats off, as where large numbers cancel. Use double "
+        "single precision is not enough: at draws of this posterior the log density is "
+        f"{abs(off):.3g} nats off, for instance because large numbers cancel. Use double "
         "precision (jax.config.update('jax_enable_x64', True), or tensors of torch.float64), or "
         "start elsewhere with init_loc_fn=",
     )
@@ -73,17 +73,17 @@ def gradients(context: Context, optimum: Optimum) -> Finding | None:
     """Find values that contradict the gradients."""
     off, at = optimum.validation.mismatch, (context.problem, optimum.state, context.rng)
     if off > context.tolerance:
-        how = f"its values at independent draws promise {off:.2g} nats"
+        how = f"its values at independent draws gain {off:.2g} nats"
     elif off := unseen_jump(*at, context.options.validation):
         how = f"between opposite draws it changes by {off:.2g} nats"
     else:
         return None
     return Finding(
         "gradients",
-        f"the log density jumps; {how} that its gradients do not see, as with a threshold or a "
-        "rounding of latents in the model, or where gradients are cut off. Make the model smooth "
-        "(a sigmoid for a threshold, a sum over a discrete latent), or go on with result.nuts(), "
-        "which samples the posterior itself",
+        f"the log density jumps: {how} that its gradients do not show. The model may have a "
+        "threshold or a rounding of latents, or cut gradients off. Make it smooth (a sigmoid for a "
+        "threshold, a sum over a discrete latent), or go on with result.nuts(), which samples the "
+        "posterior itself",
     )
 
 
@@ -100,9 +100,9 @@ def rare_losses(context: Context, optimum: Optimum) -> Finding | None:
     error = max(known.error, loss)
     return Finding(
         "rare losses",
-        "at a few draws of the posterior the log density is so much lower than at all others that "
-        f"the bound is only known to {error:.2g} nats: a support that ends within the reach of the "
-        "latents, or a penalty in its place. Gradients at other draws do not show it, and a "
+        "at a few draws of the posterior the log density is much lower than at all others, and "
+        f"the bound is only known to {error:.2g} nats. A support ends within the range of the "
+        "latents, or a penalty starts there. Gradients at other draws do not show it, and a "
         "narrower posterior may be better. Make the likelihood fall smoothly there, or bound the "
         "latents",
         error,

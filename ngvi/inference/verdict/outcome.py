@@ -241,12 +241,12 @@ def _noise(optimum: Optimum, left: str, tolerance: float) -> str:
 _STUCK = "no step along the natural gradient raises the bound, {left}"
 #: Words to add there, by what values at draws and standard deviations say.
 _JUMPS = (
-    ": values at independent draws promise more than gradients show, as when the density is "
-    "discontinuous. Make the model smooth, or go on with result.nuts()"
+    ": values at independent draws would raise the bound more than gradients show, so the density "
+    "may be discontinuous. Make the model smooth, or continue with result.nuts()"
 )
 _FLAT = (
-    ": unconstrained '{name}' has sd {widest:.2g}, as near a limit of the model at infinity, where "
-    "only rounding remains. Narrow its prior, or use the limiting model"
+    ": unconstrained '{name}' has sd {widest:.2g}, so the optimum may be at infinity, where only "
+    "rounding remains. Narrow its prior, or use the limiting model"
 )
 _ROUNDING = (
     ": only a kink or rounding may remain. Try double precision, data and latents on "
@@ -266,15 +266,15 @@ _STATUS: dict[Status | None, str] = {
     Status.STUCK: _STUCK,
     Status.CONTRADICTED: _STUCK,
     Status.OVERFITTED: (
-        "the bound rises over the draws that a step learns from, but not over others, and fresh "
-        "draws at every step gained no more: the distance to the optimum is unknown. Densities "
-        "with kinks or many modes, such as a network's, do this: go on with fit(..., init=result), "
-        "or smooth it"
+        "the bound rises over the draws of a step, but not over others, and fresh draws at every "
+        "step gained no more: the distance to the optimum is unknown. Densities with kinks or many "
+        "modes, such as a network's, do this. Go on with fit(..., init=result), or smooth the "
+        "density"
     ),
     Status.UNBOUNDED: (
         "the posterior widens without limit (sd {widest:.1g} of unconstrained '{name}'): it is "
-        "improper, as with a flat prior and data that do not determine the latent (a separable "
-        "logistic regression, a constant likelihood). Give it a proper prior"
+        "improper, for instance because the prior is flat and the data do not determine the latent "
+        "(a separable logistic regression, a constant likelihood). Give it a proper prior"
     ),
     None: (
         "no start reached an optimum within the gradient budget; the best ended {left}. Go on with "
@@ -303,19 +303,17 @@ def _others(outcome: Outcome, effort: str) -> str:
     lower = {one: gap for one, gap in gaps.items() if gap > 0}
     if not count:
         return "other optima have not been looked for"
-    starts = (
-        f"{best.count or 'none'} of {count} starts led to it{' or to these' * bool(best.images)}"
-    )
+    starts = f"{best.count or 'none'} of {count} starts reached it{' or these' * bool(best.images)}"
     if found.num_without_optimum:
-        starts += f", {found.num_without_optimum} to no optimum"
+        starts += f", {found.num_without_optimum} reached no optimum"
     if lower:
         of_them, gap = sum(one.count for one in lower), min(lower.values())
-        where = "one that is" if len(lower) == 1 else f"{len(lower)} that are"
-        starts += f", {of_them} to {where} lower, by {gap:.2g} nats{' or more' * (len(lower) > 1)}"
+        where = "a lower one" if len(lower) == 1 else f"{len(lower)} lower ones"
+        starts += f", {of_them} reached {where}, by {gap:.2g} nats{' or more' * (len(lower) > 1)}"
     rest = count - found.num_without_optimum - sum(one.count for one in counted)
     if rest > 0:  # of the first of two fits, whose optima are not among these
-        starts += f", {rest} to others of the Gaussian over all latents"
-    chance = f"as many again would find a better one with probability {found.probability:.2f}"
+        starts += f", {rest} reached others of the Gaussian over all latents"
+    chance = f"as many more would find a better one with probability {found.probability:.2f}"
     if outcome.verdict == CERTIFIED:
         return f"{starts}; {chance}"
     why = "too few reached an optimum" if found.has_few else chance

@@ -1,14 +1,14 @@
 """Return whether a fit is on its way to infinity.
 
-A posterior that is improper has no Gaussian, and the bound rises for as long as numbers last, which
-may be a few steps in single precision. That is by a mean that runs away, as of the last cut point
-if nobody chose the last category, by a standard deviation, or by both. Either way the draws
-themselves move away from the start. Along that axis draws ``f`` times as far away add ``log f`` to
-the bound by their entropy; where the log density falls by less than half of it there is no end in
-sight. A parameter of the model's own is at its limit if the bound rises up to where it is, and on
-to many times as much (of a negative binomial's concentration, if the counts are Poisson).
+For an improper posterior, the bound rises until numbers overflow, possibly after a few steps in
+single precision. A mean runs away (such as the last cut point, if nobody chose the last category),
+or a standard deviation, or both. In each case the draws move away from the start. Along that axis,
+draws ``f`` times as far away add ``log f`` to the bound by their entropy. If the log density falls
+by less than half of that, the search would not end. A parameter of the model is at its limit if the
+bound rises up to its value, and continues to rise up to many times that value (for instance the
+concentration of a negative binomial, if the counts are Poisson).
 
-Values are those of double precision where the model can be computed in it.
+Values are computed in double precision if the model allows it.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ def _of_latents(
     name = name_of(index, problem.space.sites)
     mean, sd = float(theta[:, index].mean()), float(theta[:, index].std())
     return (
-        f"unconstrained '{name}' runs away without limit (mean {mean:.2g}, sd {sd:.1g}), and the "
-        "log density shows no end there: the posterior is improper, as with a flat prior and data "
-        "that do not determine the latent (a category that nobody chose, a separable logistic "
-        "regression), or its scale is far from one. Give it a proper prior, or data in other units"
+        f"unconstrained '{name}' runs away without limit (mean {mean:.2g}, sd {sd:.1g}): the "
+        "posterior is improper, for instance because the prior is flat and the data do not "
+        "determine the latent (a category that nobody chose, a separable logistic regression), or "
+        "its scale is far from one. Give it a proper prior, or data in other units"
     )
 
 
@@ -160,8 +160,8 @@ def _of_parameters(
 
 def _at_its_limit(name: str, value: float, moved: float) -> str:
     return (
-        f"the bound rises for as far as parameter '{name}' of the model is followed (unconstrained "
-        f"{value - moved:.2g} at first, {value:.2g} now): its optimum is at infinity or at the "
-        "edge of its support, a limit of the model's (of a negative binomial a Poisson, say). Take "
-        "the simpler model, bound it by its constraint, or give it a prior"
+        f"the bound keeps rising with parameter '{name}' of the model (unconstrained "
+        f"{value - moved:.2g} at first, {value:.2g} now). Its optimum is at infinity or at the "
+        "edge of its support, where the model becomes a simpler one (a negative binomial becomes a "
+        "Poisson, say). Use the simpler model, constrain the parameter, or give it a prior"
     )

@@ -1,11 +1,11 @@
 """Validation of a state by independent draws, which no search has seen.
 
-Only values of the log density enter, so that a validation shares no assumption with a search. Not
-that gradients are the values' (a jump has none), not that few points stand for all (heavy tails),
-not that fixed draws are not overfitted. Single precision is not believed either: rounding is small
-next to the numbers that are rounded, and these may be far larger than the log density that is left
-of them. What is left then is smooth, has an optimum, and is wrong; nothing in the same precision
-can see it.
+A validation uses only values of the log density, so it shares no assumption with the search. It
+does not assume that gradients match the values (at a jump they do not), that a few points represent
+all (heavy tails), or that fixed draws are not overfitted. It does not trust single precision
+either: rounding errors are small relative to the terms of a sum, but these may be far larger than
+the sum. The rounded log density is then smooth, has an optimum, and is wrong, and nothing in the
+same precision can detect it.
 """
 
 from __future__ import annotations
