@@ -24,8 +24,8 @@ from numpyro_ngvi.networks.examples import examples, one_by_one
 from numpyro_ngvi.tracing import conjugate_sites_in
 
 #: Numbers in the gradients of the examples that are squared at once. Arenas of more than 32 MB are
-#: new pages for every run.
-NUMBERS_AT_ONCE = 2**20
+#: new pages for every run; on a GPU each part is launches.
+NUMBERS_AT_ONCE, ON_GPU = 2**20, 2**27
 
 #: ``split(latents, params, key)``: log likelihoods ``(N,)``, how many examples each stands for
 #: ``(N,)``, and the rest of the log density, a scalar.
@@ -164,7 +164,8 @@ def _by_rows(
     :raises ValueError: if the model does not run on one example.
     """
     count, sizes = len(scale), [value.size for value in latents.values()]
-    at_once = max(1, min(count, NUMBERS_AT_ONCE // sum(sizes)))
+    most = NUMBERS_AT_ONCE if jax.default_backend() == "cpu" else ON_GPU
+    at_once = max(1, min(count, most // sum(sizes)))
     index = jnp.arange(-(-count // at_once) * at_once).reshape(-1, at_once)
     kept = [site for site, family in here.items() if keeps_rows(family)]
 

@@ -30,8 +30,8 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.networks.examples import alone, examples
 from pyro_ngvi.tracing import LogDensity
 
-#: Numbers in the gradients of the examples that are computed at once.
-NUMBERS_AT_ONCE = 2**22
+#: Numbers in the gradients of the examples that are computed at once; on a GPU each part is launches.
+NUMBERS_AT_ONCE, ON_GPU = 2**22, 2**27
 
 
 @shared_doc(table.GaussNewton, table.Hessian)
@@ -170,7 +170,8 @@ def _gradients(
 
     gradient = torch.func.grad(log_likelihood)
     each = torch.vmap(gradient, (None, *[0] * len(rows)), randomness="same")
-    at_once = max(1, NUMBERS_AT_ONCE // latents[site].numel())
+    most = NUMBERS_AT_ONCE if scale.device.type == "cpu" else ON_GPU
+    at_once = max(1, most // latents[site].numel())
     parts = zip(scale.split(at_once), *(leaf.split(at_once) for leaf in rows), strict=True)
     for weights, *some in parts:
         yield density.of(lambda some=some: each(latents[site], *some)), weights
