@@ -1,17 +1,12 @@
 """What steps and fits take where the arrays are: on a GPU if there is one, else on the CPU.
 
 Steps of ``SVI`` are of a network of 784-1000-1000-10 units with batches of 512, and of ``BLR()`` on
-a logistic regression with d = 500; those of a loop of torch are of the same network, and of a small
-and a larger GPT of ``examples/language_model.py``. Blocks of steps are taken in turn and wait for
-the device at their end: the median over rounds, also of the ratio to the first method. Fits are of
-a logistic regression of 10^6 rows (d = 50) and of counts in 5,000 groups of ten: the first of a
-process, one of other responses, both until their verdict, and one with its draws. Seconds are the
-wall's. A case is a process of its own; figures that it did not come to say so.
+a logistic regression with d = 500; those of a loop of torch are of the same network, and of GPTs of
+``examples/language_model.py``. Blocks of steps are taken in turn, and wait for the device at their
+end: medians over rounds, also of the ratio to the first method. Fits are a first and a second one
+until their verdict, and one with its draws. Seconds are the wall's. A case is a process of its own.
 
-    python -m benchmarks --publish devices
-    python -m benchmarks devices --case network --rounds 2 --small 50
-
-writes ``devices.csv``.
+``python -m benchmarks --publish devices`` writes ``devices.csv``.
 
 Time: 10 minutes on a GPU. Data: none.
 """
@@ -23,38 +18,48 @@ import itertools
 import multiprocessing
 import statistics
 import time
+from collections import Counter
 
+import jax
 import numpy as np
+import pyro
+import torch
+from numpyro import handlers
+from numpyro.infer.util import log_density
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from examples.language_model import GPT
 from examples.machine import describe
 
 from . import pages
+from .ivon import IVON, LABELS, torch_step
 from .models import Ppl
+from .scaling import logistic
 
-SIZES, NUM_DATA, BATCH = [784, 1000, 1000, 10], 10_000, 512
-LABELS = {"pyro": "Pyro", "numpyro": "NumPyro", "torch": "torch"}
+SIZES, NUM_DATA, BATCH, ROUNDS, BLOCK = [784, 1000, 1000, 10], 10_000, 512, 7, 10
 GRADIENT, ADAM = "the gradient alone", "AutoNormal with Adam"
 #: Family, rule and curvature of what is ours.
 OURS = {
     "IVON()": ("diagonal", "IVON", (1, "stein")),
-    "IVON(), low rank": ("low_rank", "IVON", (1, "stein")),
-    "IVON(), Kronecker": ("matrix_normal", "IVON", (1, "stein")),
+    "IVON(), low_rank": ("low_rank", "IVON", (1, "stein")),
+    "IVON(), matrix_normal": ("matrix_normal", "IVON", (1, "stein")),
     "VOGN()": ("diagonal", "VOGN", (1, "gauss_newton")),
+    "VOGN(), low_rank": ("low_rank", "VOGN", (1, "gauss_newton")),
     "BLR()": ("covariance_cholesky", "BLR", ()),
 }
 LOOP, FITS = ("AdamW", "AdamW, fused", "ngvi.torch.IVON"), ("first", "second", "with draws")
 #: Batch, context, width, layers, heads.
 GPTS = {"small GPT": (8, 64, 208, 2, 4), "larger GPT": (16, 512, 768, 12, 12)}
 CASES = {
-    "network": (ADAM, GRADIENT, *list(OURS)[:-1]),
+    "network": (ADAM, GRADIENT, *list(OURS)[:4]),
+    "operations": (ADAM, *list(OURS)[:5]),
     "plain loop": LOOP,
     **dict.fromkeys(GPTS, LOOP),
     "regression": ("BLR()",),
     "10^6 rows": FITS,
     "5,000 groups": FITS,
 }
-#: Tables of several cases.
-KINDS = {LOOP: "loop", FITS: "fits"}
 
 
 def network(ppl, x, y):
@@ -67,15 +72,10 @@ def network(ppl, x, y):
         ppl.sample("label", ppl.Categorical(logits=x), obs=y)
 
 
-def logistic(ppl, X, y):
-    ppl.rows(ppl.Bernoulli(logits=X @ ppl.normals("w", X.shape[1])), y)
-
-
 def counts(ppl, x, group, y):
     zero = ppl.array(0.0)
-    mean, slope, scale = ppl.draws(
-        mean=ppl.Normal(zero, 1.0), slope=ppl.Normal(zero, 1.0), scale=ppl.HalfNormal(1 + zero)
-    )
+    priors = {"mean": ppl.Normal(zero, 1.0), "slope": ppl.Normal(zero, 1.0)}
+    mean, slope, scale = ppl.draws(**priors, scale=ppl.HalfNormal(1 + zero))
     with ppl.plate("groups", len(y) // 10):
         effect = ppl.sample("effect", ppl.Normal(zero, scale))
     ppl.rows(ppl.Poisson(ppl.exp(mean + slope * x + effect[..., group])), y)
@@ -86,8 +86,7 @@ def data(what, small=1, seed=0):
     rng = np.random.default_rng(seed)
     if what == "5,000 groups":
         group = np.arange(50_000 // small) // 10
-        x = np.random.default_rng(0).normal(size=len(group))
-        effect = 0.6 * rng.normal(size=group[-1] + 1)[group]
+        x, effect = rng.normal(size=len(group)), 0.6 * rng.normal(size=group[-1] + 1)[group]
         return x, group, rng.poisson(np.exp(0.5 + 0.3 * x + effect)).astype(float)
     sizes = {"10^6 rows": (10**6 // small, 50), "regression": (1000, 500)}
     X = rng.standard_normal(sizes.get(what, (BATCH, SIZES[0])), np.float32)
@@ -100,37 +99,23 @@ def data(what, small=1, seed=0):
 def gradient(ppl, model, args):
     """A function that takes the gradient of a batch's log density, at draws of the prior."""
     if ppl.is_numpyro:
-        import jax
-        from numpyro import handlers
-        from numpyro.infer.util import log_density
-
         seeded = handlers.seed(model, jax.random.key(0))
         nodes = handlers.trace(seeded).get_trace(*args)
         weights = {name: node["value"] for name, node in nodes.items() if name[0] in "Wb"}
         found = jax.jit(jax.grad(lambda w, *args: log_density(seeded, args, {}, w)[0]))
         return lambda: found(weights, *args)
-    import torch
-    from pyro import condition, poutine
-
-    nodes = poutine.trace(model).get_trace(*args).nodes
+    nodes = pyro.poutine.trace(model).get_trace(*args).nodes
     weights = {name: nodes[name]["value"].requires_grad_() for name in nodes if name[0] in "Wb"}
-
-    def step():
-        found = poutine.trace(condition(model, weights)).get_trace(*args)
-        return torch.autograd.grad(found.log_prob_sum(), list(weights.values()))
-
-    return step
+    trace, at = pyro.poutine.trace(pyro.condition(model, weights)), list(weights.values())
+    return lambda: torch.autograd.grad(trace.get_trace(*args).log_prob_sum(), at)
 
 
-def of_ppl(ppl, method, model, args):
+def of_ppl(ppl, what, method, args):
     """A function that takes a step."""
+    model = functools.partial(logistic if what == "regression" else network, ppl)
     if method == GRADIENT:
         return gradient(ppl, model, args)
-    ours, key = ppl.ours, {}
-    if ppl.is_numpyro:
-        import jax
-
-        key["rng_key"] = jax.random.key(0)
+    ours, key = ppl.ours, {"rng_key": jax.random.key(0)} if ppl.is_numpyro else {}
     if method == ADAM:
         module = lambda name: importlib.import_module(f"{ppl.name}.{name}")  # noqa: E731
         guide, loss = module("infer.autoguide").AutoNormal(model), module("infer").Trace_ELBO()
@@ -143,15 +128,8 @@ def of_ppl(ppl, method, model, args):
     return lambda: svi.step(*args)
 
 
-def of_torch(what, method, args):
+def of_torch(_, what, method, args):
     """A function that takes a step of a plain loop."""
-    import torch
-    from torch import nn
-
-    from examples.language_model import GPT
-
-    from .ivon import IVON, torch_step
-
     torch.manual_seed(0)
     if what in GPTS:
         batch, context, *sizes = GPTS[what]
@@ -163,35 +141,52 @@ def of_torch(what, method, args):
         module = nn.Sequential(*itertools.chain(*layers))[:-1]
     if method == LOOP[-1]:
         return torch_step(module, IVON(module.parameters(), ess=NUM_DATA), *args)
-    fused = {"fused": True} if "fused" in method else {}
-    return torch_step(module, torch.optim.AdamW(module.parameters(), **fused), *args)
+    fused = "fused" in method or None
+    return torch_step(module, torch.optim.AdamW(module.parameters(), fused=fused), *args)
 
 
 def steps(what, library, ready, options):
     """Cells of each method, or why there are none."""
     times, ppl = {}, Ppl("pyro" if library == "torch" else library)
     args = tuple(map(ppl.array, data(what)))
-    model = functools.partial(logistic if what == "regression" else network, ppl)
+    make = of_torch if library == "torch" else of_ppl
     for method in CASES[what]:
         try:
-            step = (
-                of_torch(what, method, args)
-                if library == "torch"
-                else of_ppl(ppl, method, model, args)
-            )
+            step = make(ppl, what, method, args)
             ready([step() for _ in range(4)])
         except Exception as error:  # noqa: BLE001  the others go on
             yield method, {"ms": f"{type(error).__name__}: {error}"[:80]}
         else:
             times[method] = step, []
-    for _ in range(options.rounds):
+    for _ in range(ROUNDS):
         for step, mine in times.values():
             begin = time.perf_counter()
-            ready([step() for _ in range(options.block)])
-            mine.append(1e3 * (time.perf_counter() - begin) / options.block)
+            ready([step() for _ in range(BLOCK)])
+            mine.append(1e3 * (time.perf_counter() - begin) / BLOCK)
     for method, (_, mine) in times.items():
         ratio = statistics.median(np.divide(mine, next(iter(times.values()))[1]))
         yield method, {"ms": f"{statistics.median(mine):.2f}", "to the first": f"{ratio:.2f}"}
+
+
+def operations(what, library, ready, options):
+    """What a step asks torch's dispatcher for, without views; a batch is differentiated at once."""
+    reads = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2")
+    SIZES[1:3] = 200, 200
+
+    class Counted(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            counts["operations"] += not func.is_view
+            counts["reads"] += func.name().removeprefix("aten::").partition(".")[0] in reads
+            return func(*args, **(kwargs or {}))
+
+    ppl = Ppl(library)
+    args = [ppl.array(each[:16]) for each in data(what)]
+    for method in CASES[what]:
+        step, counts = of_ppl(ppl, what, method, args), Counter()
+        ready([step() for _ in range(3)])
+        with Counted():
+            step()
+        yield method, counts
 
 
 def fits(what, library, ready, options):
@@ -208,47 +203,40 @@ def fits(what, library, ready, options):
 def measure(what, library, options):
     """Put the figures of a case into the CSV as they come, in a process of its own."""
     pages.OUT, SIZES[1:3] = options.out, [1000 // options.small] * 2
+    pyro.settings.set(module_local_params=True)  # several guides, stepped in turn
+    device, ready = "cpu", lambda _: None
     if library == "numpyro":
-        import jax
-
         device, ready = jax.devices()[0].device_kind, jax.block_until_ready
-    else:
-        import pyro
-        import torch
-
-        pyro.settings.set(module_local_params=True)  # several guides, stepped in turn
-        device, ready = "cpu", lambda _: None
-        if torch.cuda.is_available():
-            torch.set_default_device("cuda")
-            device, ready = torch.cuda.get_device_name(), lambda _: torch.cuda.synchronize()
-    for row in (fits if CASES[what] is FITS else steps)(what, library, ready, options):
+    elif torch.cuda.is_available():
+        torch.set_default_device("cuda")
+        device, ready = torch.cuda.get_device_name(), lambda _: torch.cuda.synchronize()
+    of = {"operations": operations, "10^6 rows": fits, "5,000 groups": fits}.get(what, steps)
+    for row in of(what, library, ready, options):
         put(what, library, [row], device)
 
 
 def put(what, library, rows, device=""):
     """Methods and their cells into the CSV."""
-    head = {"table": KINDS.get(CASES[what], what), "case": what, "library": LABELS[library]}
-    cells = dict.fromkeys(("ms", "to the first", "s", "verdict"), "")
-    rows = [head | {"method": method} | cells | of for method, of in rows]
+    table = {LOOP: "loop", FITS: "fits"}.get(CASES[what], what)
+    head = {"table": table, "device": device, "case": what, "library": LABELS[library]}
+    rows = [head | {"method": method} | cells for method, cells in rows]
     print(*rows, sep="\n", flush=True)
-    about = f"`python -m benchmarks devices`, float32; {device}, {describe()}"
+    about = f"`python -m benchmarks devices`, float32; {describe()}"
     pages.replace("devices.csv", rows, about, ("case", "library", "method"))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--block", type=int, default=10, help="steps timed together")
     parser.add_argument("--small", type=int, default=1, help="so many times fewer units and rows")
     parser.add_argument("--seconds", type=float, default=100, help="the most for a case")
     options = parser.parse_args()
-    options.out = pages.OUT
+    options.out, spawn = pages.OUT, multiprocessing.get_context("spawn")
     for what in options.case:
         missing = {"s" if CASES[what] is FITS else "ms": f"not within {options.seconds:g} s"}
-        for library in ("torch",) if CASES[what] is LOOP else ("numpyro", "pyro"):
+        own = {"operations": "pyro", **dict.fromkeys(("plain loop", *GPTS), "torch")}
+        for library in own.get(what, "numpyro pyro").split():
             put(what, library, [(method, missing) for method in CASES[what]])
-            spawn = multiprocessing.get_context("spawn")
             process = spawn.Process(target=measure, args=(what, library, options))
             process.start()
             process.join(options.seconds)
