@@ -30,7 +30,7 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.networks.examples import alone, examples
 from pyro_ngvi.tracing import LogDensity
 
-#: Numbers in the gradients of the examples that are computed at once; on a GPU each part is launches.
+#: Numbers in the gradients of the examples that are computed at once; a GPU launches each part.
 NUMBERS_AT_ONCE, ON_GPU = 2**22, 2**27
 
 
