@@ -175,6 +175,7 @@ CONSTANTS = {
     "numpyro_ngvi.workflow.rows.JACOBIANS_AT_ONCE": MEMORY,
     "numpyro_ngvi.workflow.rows.NUMBERS_AT_ONCE": MEMORY,
     "numpyro_ngvi.workflow.rows.VALUES_AT_ONCE": MEMORY,
+    "ngvi.networks.examples.NUMBERS_ON_GPU": MEMORY,
     "numpyro_ngvi.networks.gauss_newton.NUMBERS_AT_ONCE": MEMORY,
     "pyro_ngvi.guide.reparametrized.NUMBERS_AT_ONCE": MEMORY,
     "numpyro_ngvi.svi.FIRST_LOOKS": SPEED,

@@ -12,6 +12,8 @@ from ngvi.families.base import Array
 #: Gradients of so many numbers in all are computed from a run of all examples, one reverse pass for
 #: each; beyond, from runs of single examples.
 FEW_NUMBERS = 2**20
+#: Numbers in gradients of examples that are computed at once on a GPU, which launches each part.
+NUMBERS_ON_GPU = 2**27
 
 
 class Examples(NamedTuple):

@@ -16,16 +16,16 @@ from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import table
 from ngvi.estimators.points import Arrays, Families
 from ngvi.families.curvature import keeps_rows
-from ngvi.networks.examples import FEW_NUMBERS, NOT_BY_ROWS, are_same
+from ngvi.networks.examples import FEW_NUMBERS, NOT_BY_ROWS, NUMBERS_ON_GPU, are_same
 from numpyro_ngvi.estimators.hessian import Hessian, value_gradients_hessians
 from numpyro_ngvi.estimators.moments import Density, Draws, masked_mean
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.networks.examples import examples, one_by_one
 from numpyro_ngvi.tracing import conjugate_sites_in
 
-#: Numbers in the gradients of the examples that are squared at once. Arenas of more than 32 MB are
-#: new pages for every run; on a GPU each part is launches.
-NUMBERS_AT_ONCE, ON_GPU = 2**20, 2**27
+#: Numbers in the gradients of the examples that are squared at once on a CPU. Arenas of more than
+#: 32 MB are new pages for every run.
+NUMBERS_AT_ONCE = 2**20
 
 #: ``split(latents, params, key)``: log likelihoods ``(N,)``, how many examples each stands for
 #: ``(N,)``, and the rest of the log density, a scalar.
@@ -164,7 +164,7 @@ def _by_rows(
     :raises ValueError: if the model does not run on one example.
     """
     count, sizes = len(scale), [value.size for value in latents.values()]
-    most = NUMBERS_AT_ONCE if jax.default_backend() == "cpu" else ON_GPU
+    most = NUMBERS_AT_ONCE if jax.default_backend() == "cpu" else NUMBERS_ON_GPU
     at_once = max(1, min(count, most // sum(sizes)))
     index = jnp.arange(-(-count // at_once) * at_once).reshape(-1, at_once)
     kept = [site for site, family in here.items() if keeps_rows(family)]

@@ -14,7 +14,7 @@ from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import table
 from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays
 from ngvi.families.curvature import keeps_rows, reads_diagonal
-from ngvi.networks.examples import FEW_NUMBERS, NOT_BY_ROWS, are_same
+from ngvi.networks.examples import FEW_NUMBERS, NOT_BY_ROWS, NUMBERS_ON_GPU, are_same
 from pyro_ngvi.estimators import Plan
 from pyro_ngvi.estimators.differentiate import Curvature, Parts
 from pyro_ngvi.estimators.hessian import (
@@ -30,8 +30,8 @@ from pyro_ngvi.families.base import Family
 from pyro_ngvi.networks.examples import alone, examples
 from pyro_ngvi.tracing import LogDensity
 
-#: Numbers in the gradients of the examples that are computed at once; a GPU launches each part.
-NUMBERS_AT_ONCE, ON_GPU = 2**22, 2**27
+#: Numbers in the gradients of the examples that are computed at once on a CPU.
+NUMBERS_AT_ONCE = 2**22
 
 
 @shared_doc(table.GaussNewton, table.Hessian)
@@ -170,7 +170,7 @@ def _gradients(
 
     gradient = torch.func.grad(log_likelihood)
     each = torch.vmap(gradient, (None, *[0] * len(rows)), randomness="same")
-    most = NUMBERS_AT_ONCE if scale.device.type == "cpu" else ON_GPU
+    most = NUMBERS_AT_ONCE if scale.device.type == "cpu" else NUMBERS_ON_GPU
     at_once = max(1, most // latents[site].numel())
     parts = zip(scale.split(at_once), *(leaf.split(at_once) for leaf in rows), strict=True)
     for weights, *some in parts:
