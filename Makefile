@@ -23,7 +23,7 @@ test: $(VENV)/.ready-test,networks
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '$(MARK)' $(PYTEST_ARGS)
 
 # What makes sense on a GPU, in the environment of PYTHON_GPU, which has builds of torch and jax for it, in parts:
-# twelve fits in each PPL beside the CPU's, waits and devices of steps; and in JAX, whose arrays are on the GPU by
+# ten fits in each PPL beside the CPU's, waits and devices of steps; and in JAX, whose arrays are on the GPU by
 # default, the suites of families, and of curvature, bound, guide and networks. A part is meant to end within ten
 # minutes, with GPU_JOBS processes. The compiler does not tune kernels for such small arrays. Without a GPU all is skipped.
 PYTHON_GPU ?= $(BIN)/python
