@@ -37,10 +37,8 @@ from benchmarks.models.posteriors import MODELS, model_of
 from benchmarks.time_to_posterior_peers import (
     CHAINS,
     DRAWS,
-    batch_and_match,
     blackjax,
     blackjax_auto,
-    dadvi,
     nutpie,
     pathfinder,
 )
@@ -118,8 +116,6 @@ METHODS: dict[str, tuple[str, Callable]] = {
     "BlackJAX": ("numpyro", blackjax),
     'BlackJAX, "auto"': ("numpyro", blackjax_auto),
     "Pathfinder": ("numpyro", pathfinder),
-    "DADVI": ("numpyro", dadvi),
-    "batch and match": ("numpyro", batch_and_match),
     REFERENCE: ("numpyro", reference),
 }
 
