@@ -1,20 +1,16 @@
-"""The methods of :mod:`benchmarks.time_to_posterior` that other libraries and papers have.
+"""The methods of :mod:`benchmarks.time_to_posterior` that other libraries have.
 
-Each takes the model and its data as NumPyro runs them, and a function for its draws by site. DADVI
-and batch and match have no package for JAX; they are written here as their papers have them.
+Each takes the model and its data as NumPyro runs them, and a function for its draws by site.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 DRAWS, CHAINS = 1000, 4  #: of a chain after as many of warm-up
-FIXED = 30  #: draws of DADVI, as in its paper
-BATCH, ROUNDS = 32, 1000  #: of batch and match
 
 
 def _density(model: Callable, args: tuple) -> tuple:
