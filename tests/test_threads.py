@@ -127,7 +127,7 @@ def _of_guide(ppl, result, path):
 METHODS = {
     "influence": lambda ppl, result, path: result.influence().divergence,
     "load": _saved,
-    "loo": lambda ppl, result, path: result.loo(progress_bar=False).loo_i.values,
+    "loo": lambda ppl, result, path: results.by_row(result.loo(progress_bar=False)).values,
     "nuts": lambda ppl, result, path: result.nuts(**FEW).to_arviz().posterior["mu"].shape,
     "plot": lambda ppl, result, path: len(result.plot().axes),
     "posterior_of": lambda ppl, result, path: result.posterior_of(result.optima[0]).mean,

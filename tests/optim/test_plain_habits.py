@@ -112,7 +112,7 @@ OPTAX = [
     ("sample((state, state), key, params)", "has 2, each of its own weights"),
     ("sample(optax.adam(0.1).init(params), key, params)", "needs the state of one ivon"),
     ("predict(params, x, 4, state=state, key=key, params=params)", "network must be a function"),
-    ("predict(network, x, 4)", "missing a required argument: 'state'"),
+    ("predict(network, x, 4)", "missing a required .*argument: 'state'"),
 ]
 
 

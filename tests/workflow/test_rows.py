@@ -11,15 +11,10 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from tests import models
-from tests.inference.results import conjugate_result, result, shared_result
+from tests.inference.results import by_row, conjugate_result, result, shared_result
 from tests.ppl import PPLS, SLOW_IN_NUMPYRO, load
 
 arviz = pytest.importorskip("arviz")
-
-
-def by_row(found):
-    """What leave-one-out has of each row, by its name in ArviZ 0 or 1."""
-    return found.loo_i if hasattr(found, "loo_i") else found.elpd_i
 
 
 def test_the_sites_of_a_conjugate_model_add_up_to_its_posterior(ppl):
