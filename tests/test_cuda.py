@@ -17,8 +17,9 @@ from pyro import distributions as dist  # noqa: E402
 
 from pyro_ngvi import BLR, IVON, SVI, NaturalELBO, NaturalGaussianGuide, fit  # noqa: E402
 
-#: Waits of a step: for the loss; and of BLR, for slopes and for each attempt at a length.
-RUNS = {"IVON": (IVON, "diagonal", "stein", 1), "BLR": (BLR, "full", "auto", 4)}
+#: Waits of a step: for the loss and for whether the step is taken; and of IVON for its step size,
+#: of BLR for slopes and for each attempt at a length.
+RUNS = {"IVON": (IVON, "diagonal", "stein", 3), "BLR": (BLR, "full", "auto", 4)}
 DIM, NUM_ROWS = 5, 200
 
 

@@ -205,10 +205,10 @@ class Objective(problem.Objective):
                 trace = poutine.trace(model).get_trace(*self.args, **self.kwargs)
         except Exception:  # noqa: BLE001  it is the user's
             return np.full(self.dim, np.nan)
-        parts = [torch.zeros(self.dim * (not sites))]
-        for site in sites:
-            node = trace.nodes[site.name]
-            parts.append(biject_to(node["fn"].support).inv(node["value"]).reshape(-1))
+        if not sites:
+            return np.zeros(self.dim)
+        nodes = [trace.nodes[site.name] for site in sites]
+        parts = [biject_to(node["fn"].support).inv(node["value"]).reshape(-1) for node in nodes]
         return doubles(torch.cat(parts))
 
     def _in_passes(
