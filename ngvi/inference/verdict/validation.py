@@ -10,6 +10,7 @@ same precision can detect it.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from typing import NamedTuple
@@ -180,7 +181,9 @@ def unseen_jump(
     if objective.is_subsampled or space.noise_dim != space.dim:
         return 0.0
     mean = space.mean(state)
-    way = space.draw(state, rng.standard_normal((lines, space.dim)))[0] - mean
+    # Of a copy, so that a search goes on as without.
+    noise = copy.deepcopy(rng).standard_normal((lines, space.dim))
+    way = space.draw(state, noise)[0] - mean
     ends = objective.log_density(state, np.concatenate([mean + way, mean - way]))
     least = max(LEVELS.same, LEVELS.rounding_units * problem.rounding(float(abs(ends).max())))
     for count in options.nodes:
