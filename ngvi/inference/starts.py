@@ -81,7 +81,7 @@ class Starts:
     # -- one start --------------------------------------------------------------------
 
     def own(self) -> Start | None:
-        """Return the guide's, or as near to it as the bound is finite, or at a high point."""
+        """Return the guide's start, a narrower one, or one at a point of high density."""
         space, scales, sample = self.problem.space, self.options.starts.scales, self._sample()
         return (
             self.usable(space.initial, GUIDE, sample)

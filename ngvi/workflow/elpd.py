@@ -81,8 +81,8 @@ def note(found: Pointwise, units: Units) -> str:
         )
     if far := int((is_doubtful & has_steps).sum()):
         words.append(
-            f"{far} of {units.count} densities may be off (pareto_k > {USABLE}): these rows are "
-            "far from what the others say of them. fit() without such a row says more"
+            f"{far} of {units.count} densities may be off (pareto_k > {USABLE}), also by steps "
+            "without the unit. fit() on the other data gives the posterior to compare with"
         )
     for plate, sites in units.shared.items():
         names = ", ".join(map(repr, sites))

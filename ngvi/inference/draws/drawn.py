@@ -314,7 +314,7 @@ class _Maker:
 
 
 def seconds_of_chains(result: Any, gradients: float = USUAL_GRADIENTS) -> float:
-    """Return what chains take, which run without conditional modes; infinite if unknown."""
+    """Return the seconds of chains without conditional modes; infinite if not known."""
     price = result.cost.prices.gradient / (BY_MODES if is_by_modes(result) else 1.0)
     return math.inf if math.isnan(price) else gradients * price
 

@@ -168,20 +168,20 @@ def _is_by_few(gaps: np.ndarray) -> bool:
 def unseen_jump(
     problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
 ) -> float:
-    """Return by how many nats the log density changes, along a line, without its gradients.
+    """Return the change of the log density along lines that its gradients do not show, in nats.
 
-    Between two ends a smooth density, or one with kinks, changes by the integral of its gradient.
-    Lines go from a draw of the Gaussian through the mean to the opposite draw; nodes are
-    Clenshaw's and Curtis's.
+    Between two ends of a line, a log density without jumps changes by the integral of its gradient.
+    Each line goes from a draw of the Gaussian through the mean to the opposite draw. The quadrature
+    is Clenshaw-Curtis. It takes 72 gradients, and 1,032 more if these leave a difference.
 
-    :return: the root of the mean square over the lines; zero up to 0.1 nats, which quadrature of
-        a kink may be off by, and up to rounding.
+    :return: the root mean square over the lines; zero below 0.1 nats, the error of quadrature at
+        kinks, and below rounding.
     """
     objective, space, lines = problem.objective, problem.space, options.num_lines
     if objective.is_subsampled or space.noise_dim != space.dim:
         return 0.0
     mean = space.mean(state)
-    # Of a copy, so that a search goes on as without.
+    # A copy leaves the random numbers of the search as they are.
     noise = copy.deepcopy(rng).standard_normal((lines, space.dim))
     way = space.draw(state, noise)[0] - mean
     ends = objective.log_density(state, np.concatenate([mean + way, mean - way]))
