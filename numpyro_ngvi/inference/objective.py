@@ -123,7 +123,10 @@ class Objective(problem.Objective):
         self, state: State, theta: np.ndarray, rows: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         self.cost.gradients += len(theta)
-        at_once = self._passes.chains if len(theta) > POINTS_AT_ONCE else self._passes.points
+        # Chains ask often. More points than theirs are asked for once, by a program that is there.
+        passes, is_of_chains = self._passes, POINTS_AT_ONCE < len(theta) <= self._passes.chains
+        there = passes.group if self._sees_points else passes.points
+        at_once = passes.chains if is_of_chains else there
         values, gradients = self._gradients(state, theta, rows, at_once)
         return values.astype(float), gradients.astype(float)
 
