@@ -37,7 +37,7 @@ class Explorer:
         self.spent = self.reached = math.inf
         self._cost = runs.problem.objective.cost
         self._begun = self._cost.total
-        self._modes: list[tuple[Ascent, Optimum]] = []
+        self._ends: list[tuple[Ascent, Optimum]] = []
         self._images: list[tuple[Ascent, Optimum]] = []  # of these, at other places
         self._has_followed_image = False
 
@@ -126,8 +126,8 @@ class Explorer:
             if start is None or start.value < least:
                 start = self.starts.broad(point)
         known = None if start is None else self._follow(start)
-        if known is not None and end.is_mode:
-            self._modes.append((end, known))
+        if known is not None:
+            self._ends.append((end, known))
         return known
 
     def _follow(self, start: Start) -> Optimum | None:
@@ -146,16 +146,22 @@ class Explorer:
         """Return the optimum to which an ascent has led, if that is plain.
 
         A Gaussian has the first mode that is found inside of it. Others there, of another height,
-        may have optima of their own: one as broad as the prior covers every narrow mode.
+        may have optima of their own: one as broad as the prior covers every narrow mode. Ascents
+        that end at one place lead to one optimum, even if that is only on the way to a mode.
         """
         same, space = LEVELS.same + end.rounding, self.runs.problem.space
-        for index, (mode, optimum) in enumerate(self._modes if end.is_mode else ()):
-            if abs(mode.height - end.height) > same:
+        for index, (known, optimum) in enumerate(self._ends):
+            if abs(known.height - end.height) > same:
                 continue
-            others = [one for one, of in self._modes[index:] if of is optimum]
+            if not (end.is_mode and known.is_mode):
+                place = space.mean(optimum.state) + end.mean - known.mean
+                if space.square_distance(optimum.state, place) < LEVELS.same:
+                    return optimum
+                continue
+            others = [one for one, of in self._ends[index:] if of is optimum]
             places = [space.mean(optimum.state) + end.mean - one.mean for one in others]
             if all(space.square_distance(optimum.state, place) > FAR for place in places):
-                self._modes.append((end, optimum))
+                self._ends.append((end, optimum))
                 self._images.append((end, optimum))
             return optimum
         above = LEVELS.worth + self.options.inside * self.runs.problem.space.dim
@@ -164,9 +170,9 @@ class Explorer:
                 continue
             if not end.is_mode:
                 return optimum
-            has_mode = any(one is optimum for _, one in self._modes)
+            has_mode = any(one is optimum for known, one in self._ends if known.is_mode)
             if not has_mode and end.height < self.runs.level(optimum) + above:
-                self._modes.append((end, optimum))
+                self._ends.append((end, optimum))
                 return optimum
         return None
 
