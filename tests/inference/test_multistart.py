@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from ngvi.inference.api import found_optima, optimise
-from ngvi.inference.options import EFFORTS, LEVELS, MultiStartOptions
+from ngvi.inference.options import (
+    EFFORTS,
+    LEVELS,
+    FitOptions,
+    MultiStartOptions,
+    StartOptions,
+)
 from ngvi.inference.request import Request
 from ngvi.inference.runs import FAR, are_apart
 from ngvi.inference.search import Status
@@ -161,6 +167,21 @@ def test_ends_along_a_ridge_are_no_images():
     one, other = (State(np.full(2, at), np.log(np.full(2, 0.04))) for at in (-0.3, 0.3))
     assert target.square_distance(one, other.mean) > FAR
     assert not are_apart(target.problem(), one, other)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_ascents_that_end_short_of_one_mode_lead_to_one_optimum(seed):
+    def neck(theta):  # whose mode is far from the mass
+        scale, rest = theta[:, 0], theta[:, 1:]
+        squares = np.sum(rest**2, 1) * np.exp(-scale) + rest.shape[1] * scale
+        return -0.5 * (scale**2 + squares + np.sum((rest - 0.7) ** 2, 1) / 0.3)
+
+    costs = []
+    for max_steps in (400, 20):
+        target, options = Target(neck, dim=12), FitOptions(starts=StartOptions(max_steps=max_steps))
+        assert solved(target, seed, options=options).verdict == CERTIFIED
+        costs.append(target.cost.gradients)
+    assert costs[1] < costs[0]  # a run of its own for each would take twice as many
 
 
 APART = mixture((1.0, [0.0, 0.0], 0.3), (1.0, [2 * np.pi, 0.0], 0.3))
