@@ -53,8 +53,11 @@ class Hooks(Protocol):
     def draws(self, result: Any, num_samples: int, key: Any) -> dict[str, Any]:
         """Draw all latent sites from the guide."""
 
-    def in_models(self, result: Any, latents: np.ndarray) -> np.ndarray:
-        """Return the model's own latents at vectors ``(N, d)`` of a guide by conditional modes."""
+    def in_models(self, result: Any, latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the model's own latents at vectors ``(N, d)`` of a guide by conditional modes.
+
+        :return: beside them the logarithm of the map's determinant, shape ``(N,)``.
+        """
 
     def at(self, result: Any, latents: np.ndarray) -> dict[str, Any]:
         """Return the latent sites at vectors ``(N, d)`` of the model's own latents."""

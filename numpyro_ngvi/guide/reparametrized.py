@@ -116,13 +116,11 @@ class ModeMap:
         return one(latents)
 
     def draws(self, held: list, start: jax.Array, latents: jax.Array, params: Any) -> tuple:
-        """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
+        """Draws ``(N, d)`` in the model's coordinates, ``log |det|``, and locals without a mode."""
         if latents.ndim == 1 or jax.default_backend() != "cpu":
-            found = self.of_each(held, start, latents, params)
-        else:
-            one = self._of_one(held, start, params)
-            found = jax.lax.map(one, latents, batch_size=MODES_AT_ONCE)
-        return found[0], found[2]
+            return self.of_each(held, start, latents, params)
+        one = self._of_one(held, start, params)
+        return jax.lax.map(one, latents, batch_size=MODES_AT_ONCE)
 
     def _of_one(self, held: list, start: jax.Array, params: Any) -> Callable:
         own = Reparametrization(self.blocks, start, self.order)
@@ -299,10 +297,11 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         # One program does for any number of them.
         some = jax.device_get([run(rows) for rows in blocks(flat, self.draws_at_once)])
         parts = (np.concatenate(part)[:count] for part in zip(*some, strict=True))
-        return tuple(jax.device_put(part.reshape(latents.shape)) for part in parts)
+        lead = latents.shape[:-1]
+        return tuple(jax.device_put(part.reshape(*lead, *part.shape[1:])) for part in parts)
 
     def _unpack_and_constrain(self, latent_sample: jax.Array, params: Any) -> dict[str, jax.Array]:
-        theta, _ = self._in_models_coordinates(latent_sample, params)
+        theta = self._in_models_coordinates(latent_sample, params)[0]
         return super()._unpack_and_constrain(theta, params)
 
     def _draws(self, family: Family) -> jax.Array:
@@ -317,7 +316,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return self.quantiles(params, 0.5)
 
     def _latent_quantiles(self, params: dict[str, Any], levels: jax.Array) -> jax.Array:
-        theta, _ = self._in_models_coordinates(self._draws(self._family_of(params)), params)
+        theta = self._in_models_coordinates(self._draws(self._family_of(params)), params)[0]
         of_globals = super()._latent_quantiles(params, levels)
         return jnp.where(self._blocks.mask, jnp.quantile(theta, levels, axis=0), of_globals)
 
@@ -331,5 +330,5 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         :return: counts by the sites of the locals; sites without any are left out.
         """
         draws = self._draws(self._family_of(params))[:200]
-        _, troubled = self._in_models_coordinates(draws, params)
+        troubled = self._in_models_coordinates(draws, params)[2]
         return self._count_without_mode(np.asarray(troubled))

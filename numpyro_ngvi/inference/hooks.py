@@ -64,9 +64,10 @@ class Hooks(shared.Hooks):
             key, dict(result.params), *result.args, sample_shape=(num_samples,), **result.kwargs
         )
 
-    def in_models(self, result: Any, latents: np.ndarray) -> np.ndarray:
+    def in_models(self, result: Any, latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         guide, own = result._gaussian(), jnp.asarray(latents, result.family.loc.dtype)
-        return np.asarray(guide._in_models_coordinates(own, dict(result.params))[0], float)
+        theta, log_det, _ = guide._in_models_coordinates(own, dict(result.params))
+        return np.asarray(theta, float), np.asarray(log_det, float)
 
     def at(self, result: Any, latents: np.ndarray) -> dict[str, jax.Array]:
         own = jnp.asarray(latents, result.family.loc.dtype)

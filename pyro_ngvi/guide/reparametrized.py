@@ -311,14 +311,15 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     # -- what the user reads ----------------------------------------------------------
 
     @torch.no_grad()
-    def _in_models_coordinates(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws ``(N, d)`` in the model's coordinates, and which locals have no mode there."""
+    def _in_models_coordinates(self, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Draws ``(N, d)`` in the model's coordinates, ``log |det|``, and locals without a mode."""
         data = [part for part in tree_leaves(self._data) if isinstance(part, Tensor)]
         size = latents.shape[-1] + sum(map(Tensor.numel, data))
         fewest = self.draws_at_once  # as many as cost little more where the model is small
         at_once = int(np.clip(NUMBERS_AT_ONCE // size, fewest, 10 * fewest))
         parts = [self._of_each(some) for some in latents.detach().split(at_once)]
-        return torch.cat([part[0] for part in parts]), torch.cat([part[2] for part in parts])
+        found = tuple(map(torch.cat, zip(*parts, strict=True)))
+        return found[0], found[1], found[2]
 
     def _constrained(self, latents: Tensor) -> dict[str, Tensor]:
         return self._in_supports(self._in_models_coordinates(latents)[0])
@@ -334,7 +335,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         return {name: value[0] for name, value in self.quantiles([0.5]).items()}
 
     def _latent_quantiles(self, family: Family, levels: Tensor) -> Tensor:
-        theta, _ = self._in_models_coordinates(self._draws_of(family, self.num_draws))
+        theta = self._in_models_coordinates(self._draws_of(family, self.num_draws))[0]
         # torch.quantile takes up to 16 million numbers.
         of_locals = [torch.quantile(some, levels, 0) for some in theta.split(4000, -1)]
         of_globals = super()._latent_quantiles(family, levels)
@@ -350,5 +351,5 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         :return: counts by the sites of the locals; sites without any are left out.
         """
         family = self._family_of(params or {})
-        _, troubled = self._in_models_coordinates(self._draws_of(family, 200))
+        troubled = self._in_models_coordinates(self._draws_of(family, 200))[2]
         return self._count_without_mode(troubled.cpu().numpy())

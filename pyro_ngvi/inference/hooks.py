@@ -25,6 +25,7 @@ from ngvi.inference.result import PLAN
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.rows_result import mean_and_factor
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
+from pyro_ngvi.host import doubles
 from pyro_ngvi.inference import nuts
 from pyro_ngvi.inference.first_look import log_densities, look
 from pyro_ngvi.inference.new_groups import predictions
@@ -73,10 +74,11 @@ class Hooks(shared.Hooks):
         return {name: value for name, value in draws.items() if is_own[name]}
 
     @torch.no_grad()
-    def in_models(self, result: Any, latents: np.ndarray) -> np.ndarray:
+    def in_models(self, result: Any, latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         with own_parameters(result), poutine.block():
             own = torch.as_tensor(latents).to(result.family.loc)
-            return result._gaussian()._in_models_coordinates(own)[0].double().cpu().numpy()
+            theta, log_det, _ = result._gaussian()._in_models_coordinates(own)
+            return doubles(theta), doubles(log_det)
 
     @torch.no_grad()
     def at(self, result: Any, latents: np.ndarray) -> dict[str, Tensor]:

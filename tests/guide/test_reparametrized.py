@@ -256,7 +256,7 @@ def test_local_that_starts_between_two_modes_gets_a_positive_curvature_and_is_co
     assert counts == {"at": pytest.approx(3.0, abs=0.3)}
     given = [params] if ppl.is_numpyro else []
     noise = np.random.default_rng(0).normal(size=(40, 4))
-    theta, no_mode = guide._in_models_coordinates(ppl.array(noise), *given)
+    theta, _, no_mode = guide._in_models_coordinates(ppl.array(noise), *given)
     assert np.isfinite(ppl.numpy(theta)).all() and ppl.numpy(no_mode).sum() > 100
 
 

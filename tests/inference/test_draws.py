@@ -162,7 +162,8 @@ def weighed(problem, state):
 
 def test_moments_that_the_gaussian_misses_are_those_of_the_posterior():
     state, exact = _best(), stats.loggamma(2.0)
-    found = weighed(Skew(), state).resampled(NUM, np.random.default_rng(1))
+    draws = weighed(Skew(), state)
+    found = draws.latents[draws.picked(NUM, np.random.default_rng(1))]
     gaussian_sd = state[1][2] @ state[1][2]
     assert gaussian_sd**0.5 < 0.9 * exact.std()  # what there is to mend
     error = exact.std() / np.sqrt(NUM)

@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.integrate import trapezoid
 
 from ngvi.inference.draws import chains, nuts
-from ngvi.inference.draws.accuracy import Accuracy, in_models
+from ngvi.inference.draws.accuracy import Accuracy, in_models, own_problem
 from ngvi.inference.draws.coordinates import Coordinates
 from ngvi.inference.draws.jumps import Jumps
 from ngvi.inference.draws.sampler import NutsRequest, Place, Sampler
@@ -259,9 +259,12 @@ def test_both_packages_have_the_same_density_of_the_models_own_latents(rng):
             options = {"reparametrize": True, "draws": "gaussian", "effort": "quick"}
             fitted = ppl.fit(counts(ppl), ppl.array(COUNTS), **options)
             theta = in_models(fitted, latents)
-            with fitted._at_end():
-                problem = fitted._ppl.problem_in_models(fitted)
+            with fitted._at_end() as (problem, state):
+                by_modes = problem.objective.log_density(state, latents)
+                problem = own_problem(fitted, problem)
                 found.append((theta, *problem.objective.gradient(problem.space.initial, theta)))
+                log_det = fitted._ppl.in_models(fitted, latents)[1]
+                np.testing.assert_allclose(by_modes, found[-1][1] + log_det, rtol=1e-10)
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
     effects = stats.poisson.logpmf(COUNTS, np.exp(theta[:, 1:])).sum(1)

@@ -25,6 +25,7 @@ from ngvi.inference.draws.chains import effective_draws, error_of_stddevs, r_hat
 from ngvi.inference.draws.pareto import ERRORS_OF_K, smoothed
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
+from ngvi.inference.problem import Problem
 
 #: Z-score of a two-sided limit of 95 %.
 TWO_SIDED = 1.96
@@ -244,7 +245,21 @@ def is_by_modes(result: Any) -> bool:
 
 def in_models(result: Any, latents: np.ndarray) -> np.ndarray:
     """Return the model's own latents, unconstrained, at the guide's vectors ``(N, d)``."""
-    return result._ppl.in_models(result, latents) if is_by_modes(result) else latents
+    return result._ppl.in_models(result, latents)[0] if is_by_modes(result) else latents
+
+
+def own_problem(result: Any, problem: Problem) -> Problem | None:
+    """Return the problem of the model's own latents, if the guide's have conditional modes.
+
+    :param problem: of the guide's, with which it shares the cost.
+    :return: None also where data or parameters are not the model's.
+    """
+    is_other = problem.space.has_model_parameters or result.change is not None
+    if is_other or not is_by_modes(result):
+        return None
+    found = result._ppl.problem_in_models(result)
+    found.objective.cost = problem.objective.cost
+    return found
 
 
 def numbers(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:

@@ -25,7 +25,14 @@ import numpy as np
 from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
 from ngvi.inference.draws import conditions
-from ngvi.inference.draws.accuracy import ENOUGH_DRAWS, Accuracy, in_models, is_by_modes, numbers
+from ngvi.inference.draws.accuracy import (
+    ENOUGH_DRAWS,
+    Accuracy,
+    in_models,
+    is_by_modes,
+    numbers,
+    own_problem,
+)
 from ngvi.inference.draws.nuts import STATISTICS, WAY_OUT, NutsResult, run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE
 from ngvi.inference.draws.proposals import (
@@ -250,8 +257,17 @@ class _Maker:
         self.result, self.problem, self.state, self.rng = result, problem, state, rng
         self.left = left
         self.weighed: Weighed | None = None  # the draws that are nearest to the posterior
+        self._own: Problem | None = None
         self.why_no_weights = conditions.why_undefined(result, problem)
         self.why_no_density = conditions.why_without_density(result, problem)
+
+    def density(self, latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log density and the model's own latents; modes are searched for once."""
+        if self._own is None:
+            values = self.problem.objective.log_density(self.state, latents)
+            return values, in_models(self.result, latents)
+        own, log_det = self.result._ppl.in_models(self.result, latents)
+        return self._own.objective.log_density(self._own.space.initial, own) + log_det, own
 
     def by_weights(self, asked: str) -> Diagnostics:
         """Return the Gaussian's draws, or those that weights correct, if these are better."""
@@ -263,8 +279,10 @@ class _Maker:
         most = max(FEW_DRAWS, NUMBERS_AT_ONCE // self.problem.space.noise_dim)
         count = num_affordable(self.result, min(NUM_DRAWS, most), 0.5 * self.left)
         say_price(self.result, "draws", count)
+        self._own = own_problem(self.result, self.problem)
         try:
-            self.weighed = pilot = Proposal(self.problem, self.state).weighed(count, self.rng)
+            proposal = Proposal(self.problem, self.state, (), self.density)
+            self.weighed = pilot = proposal.weighed(count, self.rng)
         except ValueError as error:
             return undefined(str(error))
         how = f"the Gaussian, judged by weights of {count:,} draws"
@@ -283,7 +301,7 @@ class _Maker:
         return found if asked == CORRECTED else min((best, found), key=_order)
 
     def _corrected(self, pilot: Weighed) -> Diagnostics:
-        proposal = proposal_for(self.problem, self.state, pilot, self.rng)
+        proposal = proposal_for(self.problem, self.state, pilot, self.rng, self.density)
         found = proposal.weighed(FIRST_DRAWS, self.rng)
         accuracy = self._accuracy(found, True)
         is_late = MOST_DRAWS * self.result.cost.prices.draw > self.left
@@ -296,14 +314,14 @@ class _Maker:
         self.weighed = found
         worth = f"{len(found.raw):,} draws worth {found.effective:,.0f}"
         how = f"the Gaussian, corrected by weights: {worth}"
-        latents = in_models(self.result, found.resampled(NUM_DRAWS, self.rng))
+        latents = found.own[found.picked(NUM_DRAWS, self.rng)]
         return Diagnostics(CORRECTED, accuracy, how, latents, pilot.raw)
 
     def _accuracy(self, found: Weighed, is_corrected: bool) -> Accuracy:
         parts = self.result._gaussians()
         if len(parts) != 1:
             return Accuracy(fault=f"the guide has {len(parts)} Gaussians in it, not one")
-        values = numbers(self.result, in_models(self.result, found.latents))
+        values = numbers(self.result, found.own)
         of_weights = found.log_weights, found.missing, NUM_DRAWS, is_corrected
         accuracy = Accuracy.of_weights(values, *of_weights, conditions.unseen(self.result))
         rounding = self.problem.rounding(float(np.abs(found.raw[np.isfinite(found.raw)]).max()))

@@ -25,7 +25,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ngvi._lock import Cached
-from ngvi.inference.draws.accuracy import Accuracy, flat, in_models, is_by_modes, numbers
+from ngvi.inference.draws.accuracy import Accuracy, flat, in_models, numbers, own_problem
 from ngvi.inference.draws.chains import effective_draws, r_hat
 from ngvi.inference.draws.coordinates import MAX_DENSE, Coordinates
 from ngvi.inference.draws.jumps import Jumps
@@ -87,7 +87,7 @@ def starts_of(
     :raises ValueError: if the log density is finite at no draw.
     """
     if known is not None and len(states) == 1 and known.effective >= num_chains:
-        return Beginnings(known.resampled(num_chains, rng), np.zeros(num_chains, int))
+        return Beginnings(known.latents[known.picked(num_chains, rng)], np.zeros(num_chains, int))
     how = NUM_DRAWS, rng
     pilots = [Proposal(problem, state).weighed(*how) for state in states]
     pairs = zip(states, pilots, strict=True)
@@ -97,7 +97,8 @@ def starts_of(
     middles = (np.arange(num_chains) + 0.5) / num_chains
     optimum = np.minimum(np.searchsorted(np.cumsum(weights), middles), len(states) - 1)
     counts = np.bincount(optimum, minlength=len(states))
-    theta = np.concatenate([one.resampled(n, rng) for one, n in zip(found, counts, strict=True)])
+    some = zip(found, counts, strict=True)
+    theta = np.concatenate([one.latents[one.picked(n, rng)] for one, n in some])
     heavy, jumps = np.flatnonzero(weights >= HEAVY), None
     if len(heavy) > 1 and problem.space.dim <= MAX_DENSE:
         parts = [Coordinates.of_fit(problem, states[i]) for i in heavy]
@@ -237,11 +238,11 @@ def _places(result: Any, problem: Problem, state: State, starts: Beginnings) -> 
     """
     own, to_own = Coordinates.of_fit(problem, state), partial(in_models, result)
     place = Place(problem, state, own, starts.theta, to_own)
-    is_own = problem.space.has_model_parameters or result.change is not None
-    if not is_by_modes(result) or is_own or starts.jumps is not None or own.scale.ndim == 1:
+    if starts.jumps is not None or own.scale.ndim == 1:
         return [place]
-    other = result._ppl.problem_in_models(result)
-    other.objective.cost = problem.objective.cost
+    other = own_problem(result, problem)
+    if other is None:
+        return [place]
     secants = Coordinates.of_fit(problem, state, to_own), to_own(starts.theta)
     return [Place(other, other.space.initial, *secants), place]
 

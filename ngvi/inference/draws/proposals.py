@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,27 +31,35 @@ DEGREES = 5.0
 MAX_HEAVY = 10
 
 
+#: The log density at vectors of latents, and the model's own latents there.
+Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
 class Weighed:
     """Draws of a proposal, and what they weigh.
 
     :param latents: shape ``(n, d)``.
     :param raw: logarithms of their weights, shape ``(n,)``; minus infinity where the density of a
         draw is not finite.
+    :param own: the model's own latents there, shape ``(n, d)``, if they are others.
     :ivar log_weights: smoothed and normalised, shape ``(n,)``.
     :ivar missing: what their tail holds beyond the largest of them.
     :ivar pareto_k: of the weights' tail; zero if they hardly vary.
     :ivar evidence: ``log mean(w)`` of all draws, in nats, before smoothing.
     """
 
-    def __init__(self, latents: np.ndarray, raw: np.ndarray) -> None:
-        self.latents, self.raw = latents, raw
+    def __init__(self, latents: np.ndarray, raw: np.ndarray, own: np.ndarray | None = None) -> None:
+        self.latents, self.raw, self.own = latents, raw, latents if own is None else own
         self.evidence = float(np.logaddexp.reduce(raw)) - math.log(len(raw))
         self.log_weights, shape, self.missing = smoothed(raw)
         self.pareto_k = 0.0 if raw[np.isfinite(raw)].std() < EQUAL else shape
 
     def joined(self, other: Weighed) -> Weighed:
         """Return all draws together, so that none of the first that weighs much is forgotten."""
-        return Weighed(np.vstack([self.latents, other.latents]), np.append(self.raw, other.raw))
+        latents, own = (
+            np.vstack(pair) for pair in ((self.latents, other.latents), (self.own, other.own))
+        )
+        return Weighed(latents, np.append(self.raw, other.raw), own)
 
     @property
     def share(self) -> float:
@@ -62,23 +71,31 @@ class Weighed:
         """Draws that they are worth."""
         return float(1.0 / np.exp(2.0 * self.log_weights).sum())
 
-    def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws as often as their weights say, shape ``(count, d)``."""
+    def picked(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Return indices of draws, each as often as its weight says, shape ``(count,)``."""
         # One uniform number for all: a draw is there as often as its weight says, but for one.
         places = (np.arange(count) + rng.uniform()) / count
         cumulative = np.cumsum(np.exp(self.log_weights))
-        return self.latents[rng.permutation(np.searchsorted(cumulative / cumulative[-1], places))]
+        return rng.permutation(np.searchsorted(cumulative / cumulative[-1], places))
 
 
 class Proposal:
     """The Gaussian as it is.
 
+    :param density: that of the problem's objective by default.
     :ivar indices: of the latents that have heavier tails.
     """
 
-    def __init__(self, problem: Problem, state: State, indices: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        state: State,
+        indices: Sequence[int] = (),
+        density: Density | None = None,
+    ) -> None:
         self._problem, self._state, self.indices = problem, state, np.array(indices, int)
         self._mean = problem.space.mean(state)[self.indices]
+        self._density = density or (lambda z: (problem.objective.log_density(state, z), z))
 
     def weighed(self, count: int, rng: np.random.Generator) -> Weighed:
         """Return weighed draws.
@@ -87,11 +104,12 @@ class Proposal:
         """
         noise = rng.standard_normal((count, self._problem.space.noise_dim))
         latents, log_q = self._moved(*self._problem.space.draw(self._state, noise), rng)
-        log_weights = self._problem.objective.log_density(self._state, latents) - log_q
+        values, own = self._density(latents)
+        log_weights = values - log_q
         finite = np.isfinite(log_weights)
         if not finite.any():
             raise ValueError("The model's log density is finite at no draw of the Gaussian.")
-        return Weighed(latents, np.where(finite, log_weights, -np.inf))
+        return Weighed(latents, np.where(finite, log_weights, -np.inf), own)
 
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
@@ -115,8 +133,8 @@ class Proposal:
 class JointTails(Proposal):
     """The Gaussian with a Student's t for a few latents, whose location and scale adapt."""
 
-    def __init__(self, problem: Problem, state: State, indices: Sequence[int]) -> None:
-        super().__init__(problem, state, indices)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._location = self._mean
         columns = self._covariance()
         self._root = self._scale = np.linalg.cholesky(columns[self.indices])
@@ -152,7 +170,11 @@ class JointTails(Proposal):
 
 
 def proposal_for(
-    problem: Problem, state: State, weighed: Weighed, rng: np.random.Generator
+    problem: Problem,
+    state: State,
+    weighed: Weighed,
+    rng: np.random.Generator,
+    density: Density | None = None,
 ) -> Proposal:
     """Return the Gaussian, with Student's tails of those latents that need them most.
 
@@ -161,7 +183,7 @@ def proposal_for(
     space = problem.space
     # A mixture has no covariance along which tails could be heavier.
     if space.noise_dim > space.dim:
-        return Proposal(problem, state)
+        return Proposal(problem, state, (), density)
     sites = [site for site in space.sites if not site.plates] or space.sites
     found = np.concatenate([np.arange(site.start, site.start + site.size) for site in sites])
     of_weights = weighed.log_weights, weighed.missing, NUM_DRAWS, False
@@ -172,9 +194,9 @@ def proposal_for(
         worst = np.lexsort([-errors, -limits])[:MAX_HEAVY]
         found = found[worst[limits[worst] >= needed]]
     try:
-        joint = JointTails(problem, state, list(found))
+        joint = JointTails(problem, state, list(found), density)
     except np.linalg.LinAlgError:  # the covariance is singular at this precision
-        return Proposal(problem, state)
+        return Proposal(problem, state, (), density)
     for _ in range(ROUNDS):
         pilot = joint.weighed(NUM_DRAWS, rng)
         joint.adapt(pilot.latents[:, joint.indices], np.exp(pilot.log_weights))
