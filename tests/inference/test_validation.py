@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ngvi.inference.options import FitOptions, ValidationOptions
+from ngvi.inference.problem import Prices
 from ngvi.inference.verdict.checks import CHECKS, Context, first_finding
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.validation import (
@@ -135,6 +136,13 @@ def test_the_integral_of_gradients_along_a_line_leaves_jumps(smooth, unseen, siz
         lambda seed: unseen_jump(problem, OPTIMUM, np.random.default_rng(seed), OPTIONS), 20
     )
     np.testing.assert_allclose(found, size, atol=0.05)
+
+
+def test_a_second_look_at_lines_costs_no_more_than_the_fit_has_taken():
+    target_of_kinks = Target(kinked, 3)
+    target_of_kinks.cost.gradients, target_of_kinks.cost.prices = 500, Prices(gradient=0.1)
+    unseen_jump(target_of_kinks.problem(), OPTIMUM, np.random.default_rng(0), OPTIONS)
+    assert target_of_kinks.cost.gradients == 572
 
 
 def test_an_optimum_whose_gradients_do_not_see_a_jump_is_none():
