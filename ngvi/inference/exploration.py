@@ -9,6 +9,7 @@ optimum it leads. That ends when it is unlikely that as many starts again find a
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -93,7 +94,8 @@ class Explorer:
             return self._round_of_parameters()
         points = self.starts.points(self.options.num_starts)
         state, options = self.runs.best.state, self.runs.options.starts
-        ends = map_ascents(self.runs.problem, state, points, options)
+        is_known = partial(self.runs.is_inside, state)
+        ends = map_ascents(self.runs.problem, state, points, options, is_known)
         for point, end in zip(points, ends, strict=True):
             if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
                 self._count(self._led_by(point, end))

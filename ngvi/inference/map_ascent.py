@@ -9,7 +9,7 @@ points of all are evaluated together. Directions are those of the two-loop recur
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ from ngvi.optim.two_loop import Pairs, two_loop
 
 #: Parts of the first slope that a step has to gain, and that may be left at its end.
 GAINED, LEFT = 1e-4, 0.9
+#: What a step may gain, and the next one promise, in nats, at a place that is known.
+ENOUGH = LEVELS.tiny * LEVELS.same
 #: Pairs, as many as SciPy's L-BFGS-B has.
 MEMORY = 10
 
@@ -39,14 +41,20 @@ Answer = tuple[float, np.ndarray]
 
 
 def map_ascents(
-    problem: Problem, state: State, points: np.ndarray, options: StartOptions
+    problem: Problem,
+    state: State,
+    points: np.ndarray,
+    options: StartOptions,
+    is_known: Callable[[np.ndarray], bool] = lambda place: False,
 ) -> list[Ascent]:
     """Go uphill by L-BFGS from several points.
 
     :param state: which has the model's own parameters.
     :param points: shape ``(N, d)``.
+    :param is_known: whether an optimum is known about a place: there steps that gain next to
+        nothing end an ascent. Elsewhere they may lead along a plain to a mode.
     """
-    ascents = [_Climb(problem, point, options).run() for point in points]
+    ascents = [_Climb(problem, point, options, is_known).run() for point in points]
     asked, found = {index: next(one) for index, one in enumerate(ascents)}, {}
     while asked:
         answers = problem.objective.gradient(state, np.stack(list(asked.values())))
@@ -63,8 +71,14 @@ def map_ascents(
 class _Climb:
     """Ascent from one point."""
 
-    def __init__(self, problem: Problem, start: np.ndarray, options: StartOptions) -> None:
-        self.problem, self.options, self.place = problem, options, start
+    def __init__(
+        self,
+        problem: Problem,
+        start: np.ndarray,
+        options: StartOptions,
+        is_known: Callable[[np.ndarray], bool],
+    ) -> None:
+        self.problem, self.options, self.place, self.is_known = problem, options, start, is_known
         self.value, self.slope = -math.inf, np.zeros(len(start))
         self.pairs: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -76,9 +90,13 @@ class _Climb:
         gained, is_mode = math.inf, False
         for _ in range(self.options.max_steps):
             direction, before = self._direction(), self.value
+            left = 0.5 * float(direction @ self.slope)
             if gained <= self._rounding():
                 # A slope on which steps gain nothing may still lead far up.
-                is_mode = 0.5 * float(direction @ self.slope) < LEVELS.same
+                is_mode = left < LEVELS.same
+                break
+            if max(gained, left) < ENOUGH and self.is_known(self.place):
+                is_mode = True
                 break
             if not (yield from self._step(direction)):
                 break
