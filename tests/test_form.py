@@ -29,6 +29,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 SPEED, MEMORY = "the same in another way, sooner", "what is in memory or in the cache at once"
 WORDS = "when a message has a remark"
+IDLE = "half and twice as much change no fit (docs/mechanisms.md)"
+PRICE = "half and twice as much change what a check costs, and no fit (docs/mechanisms.md)"
 #: Module-level numbers outside of ``options.py``, each with what it is. A number that decides how a
 #: fit goes does not belong here: it is a field, with a default and its reason, of the options of
 #: its package, or of the rule or dataclass that it belongs to.
@@ -91,6 +93,7 @@ CONSTANTS = {
     "ngvi.inference.starts.QUARTILES": "a quarter and three",
     "ngvi.inference.stochastic.DECAY": "Adam's, of Kingma and Ba (2015)",
     "ngvi.inference.stochastic.EPSILON": "Adam's, of Kingma and Ba (2015)",
+    "ngvi.inference.stochastic.NUM_PLATEAUS": "which no model of the benchmarks comes to",
     "ngvi.inference.stochastic.SQUARE_DECAY": "Adam's, of Kingma and Ba (2015)",
     "pyro_ngvi.inference.first_look.OF_LOOPS": "ten times those of most models",
     "ngvi.inference.prices.PART": "what a user hardly notices beside the fit",
@@ -107,7 +110,15 @@ CONSTANTS = {
     "ngvi.inference.samples.PART_OF_LATENTS": "where noise times cost is flat",
     "ngvi.inference.samples.QUINTIC_DIM": "where noise times cost is less",
     "ngvi.inference.samples.QUINTIC_POINTS": "where noise times cost is less",
+    "ngvi.inference.verdict.runaway.DISTANT": IDLE,
+    "ngvi.inference.verdict.runaway.FARTHER": IDLE,
+    "ngvi.inference.verdict.runaway.NUM_DRAWS": PRICE,
+    "ngvi.inference.verdict.runaway.PARAMETER_DISTANT": IDLE,
+    "ngvi.inference.verdict.validation.NODES": PRICE,
+    "ngvi.inference.verdict.validation.NUM_IN_DOUBLE": IDLE,
+    "ngvi.inference.verdict.validation.NUM_LINES": PRICE,
     "ngvi.inference.verdict.validation.SINGLE": "between the units of single and double precision",
+    "ngvi.inference.verdict.validation.STRETCH": IDLE,
     "ngvi.inference.draws.accuracy.MISSED_BY_DIVERGENCE": "of eight schools, centred",
     "ngvi.inference.draws.chains.AT_ONCE": MEMORY,
     "ngvi.inference.draws.coordinates.MAX_DENSE": MEMORY,
@@ -162,7 +173,6 @@ CONSTANTS = {
     "numpyro_ngvi.inference.passes.VALUES_AT_ONCE": SPEED,
     "numpyro_ngvi.inference.objective.MOST_NUMBERS": MEMORY,
     "numpyro_ngvi.inference.passes.POINTS_AT_ONCE": SPEED,
-    "numpyro_ngvi.inference.objective.POINTS_IN_DOUBLE": SPEED,
     "numpyro_ngvi.inference.metric.DEAR": MEMORY,
     "numpyro_ngvi.inference.passes.ROWS_AT_ONCE": MEMORY,
     "numpyro_ngvi.inference.space.MOST_DRAWS_AT_ONCE": SPEED,

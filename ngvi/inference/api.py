@@ -72,9 +72,8 @@ def optimise(
             price, left = problem.objective.cost.prices.draw, request.time_limit - request.seconds
             few = request.options.validation.coarse()
             count = num_in_time(few.min_draws, price, 0.5 * left)
-            in_double = few.num_in_double if count == few.min_draws else 0
-            numbers: Any = {"min_draws": count, "max_draws": count, "num_in_double": in_double}
-            few = dataclasses.replace(few, **numbers)
+            in_double = count == few.min_draws
+            few = dataclasses.replace(few, min_draws=count, max_draws=count, in_double=in_double)
             search.runs.options = dataclasses.replace(request.options, validation=few)
         except StoppedByCallback:
             ending = Ending.CALLBACK
@@ -115,7 +114,7 @@ def _outcome(
             best.validation = dataclasses.replace(best.validation, bound=bound, error=error)
     elif ending is None:
         options = request.options
-        words = options.checks and runaway(search.problem, best.state, options.runaway)
+        words = options.checks and runaway(search.problem, best.state)
         context = Context(search.problem, rng, request.tolerance, request.options)
         outcome.finding = Finding("endless", words) if words else support(context, best)
         if outcome.finding is None and best.status is Status.CONTRADICTED:

@@ -322,7 +322,7 @@ class LocalSearch(Search):
         # Beside larger ones no square of one is seen.
         if not self.options.checks or not widest > space.eps**-0.5:
             return False
-        return widens_without_limit(self.problem, self.state, self.options.runaway)
+        return widens_without_limit(self.problem, self.state)
 
     # -- draws and the metric ---------------------------------------------------------
 

@@ -35,8 +35,6 @@ class Levels:
     rounding_units: float = 16.0
     #: Factor for the number of draws if there were too few.
     more_draws: int = 4
-    #: Most latents for which a dense factor of the covariance is computed besides the search.
-    max_dense: int = 500
 
     @property
     def caution(self) -> float:
@@ -109,8 +107,6 @@ class StochasticOptions:
     noisy: float = 0.5
     #: Adam's rate for the model's parameters, which shrinks on a plateau.
     parameter_step_size: float = 0.05
-    #: Plateaus after which these parameters are at their optimum.
-    num_plateaus: int = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,8 +163,6 @@ class StartOptions:
     num_points: int = 100
     #: Half the width of the box.
     box: float = 2.0
-    #: Standard deviation, or its inverse, above which the prior is a separate start.
-    usual_scale: float = 50.0
     #: Most steps of an ascent: a process with 80 latents takes 300.
     max_steps: int = 400
 
@@ -181,38 +175,14 @@ class ValidationOptions:
     min_draws: int = 200
     #: Most draws at first.
     max_draws: int = 1000
-    #: Factor by which one latent is stretched in most draws that look for rare losses.
-    stretch: float = 2.5
-    #: Number of draws checked in double precision.
-    num_in_double: int = 16
-
-    #: Lines through the mean along which gradients are integrated.
-    num_lines: int = 8
-    #: Nodes of a line: a smooth density needs few, one with kinks more.
-    nodes: tuple[int, int] = (9, 129)
+    #: Whether to check a few draws in double precision.
+    in_double: bool = True
     #: Whether to double the draws, up to fourfold, while a contradiction is in doubt.
     may_double: bool = True
 
     def coarse(self) -> ValidationOptions:
         """Return the same with the fewest draws."""
         return dataclasses.replace(self, max_draws=self.min_draws, may_double=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class RunawayOptions:
-    """Latents and parameters that run away to infinity."""
-
-    #: Unconstrained distance from its start above which a latent is checked: for a logarithm, a
-    #: factor of 1e13.
-    distant: float = 30.0
-    #: Multiple of that distance, with its square, at which the density is checked: integrable tails
-    #: fall there.
-    farther: float = 4.0
-    #: Unconstrained distance from its start above which a parameter is checked, at half of it on
-    #: both sides, and up to twice as far out.
-    parameter_distant: float = 2.0
-    #: Number of draws for these checks.
-    num_draws: int = 64
 
 
 #: Words of ``effort``.
@@ -261,4 +231,3 @@ class FitOptions:
     multi_start: MultiStartOptions = MultiStartOptions()
     starts: StartOptions = StartOptions()
     validation: ValidationOptions = ValidationOptions()
-    runaway: RunawayOptions = RunawayOptions()

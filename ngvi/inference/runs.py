@@ -124,7 +124,7 @@ class Runs:
         run.validation = self.validated(run.search.state)
         is_noisy = isinstance(run.search, StochasticSearch)
         is_stuck = run.search.status in NO_PROGRESS and self.options.checks
-        if is_stuck and runaway(self.problem, run.search.state, self.options.runaway):
+        if is_stuck and runaway(self.problem, run.search.state):
             run.search.status = Status.UNBOUNDED
         if is_noisy and run.search.status is Status.OPTIMUM:
             self.certify(run, min(max_cost, self.expensive_left()))
@@ -212,7 +212,7 @@ class Runs:
         options = self.options.validation
         options = options.coarse() if coarsely else options
         if not self.options.checks:
-            options = dataclasses.replace(options, num_in_double=0)
+            options = dataclasses.replace(options, in_double=False)
         found = validate(self.problem, state, self.rng, options, self.tolerance)
         self.monitor.best = max(self.monitor.best, found.lower)
         return found

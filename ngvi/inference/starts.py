@@ -91,15 +91,11 @@ class Starts:
 
     def of_prior(self) -> Start | None:
         """Return the prior's, or a narrower one; None where it is about the guide's."""
-        options, prior = self.options.starts, self.prior
-        if prior is None:
+        prior, mean = self.prior, self.problem.space.mean(self.problem.space.initial)
+        if prior is None or not (np.abs(prior.mean - mean) > LEVELS.certain).any():
             return None
-        mean = self.problem.space.mean(self.problem.space.initial)
-        is_distant = np.abs(prior.mean - mean) > LEVELS.certain
-        is_unusual = np.maximum(prior.sd, 1.0 / prior.sd) > options.usual_scale
-        if not (is_distant | is_unusual).any():
-            return None
-        return self._first(prior.mean, prior.sd, options.scales, PRIOR, self._sample())
+        scales = self.options.starts.scales
+        return self._first(prior.mean, prior.sd, scales, PRIOR, self._sample())
 
     def at(self, mean: np.ndarray, name: str, near: State | None = None) -> Start | None:
         """About a mean, with the scale whose bound is best.

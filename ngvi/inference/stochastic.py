@@ -33,6 +33,8 @@ from ngvi.inference.verdict.certificate import Certificate, quadratic
 
 #: Words for the model's own parameters, along which no natural gradient says what is left.
 OF_PARAMETERS = "along the model's own parameters the bound has stopped rising"
+#: Plateaus after which these parameters are at their optimum.
+NUM_PLATEAUS = 3
 
 
 class StochasticSearch(Search):
@@ -102,8 +104,7 @@ class StochasticSearch(Search):
 
     def _why_over(self, metric: Metric, estimate: Estimate) -> Status | None:
         is_settled = (
-            not self.problem.space.has_model_parameters
-            or self._num_plateaus >= self.options.stochastic.num_plateaus
+            not self.problem.space.has_model_parameters or self._num_plateaus >= NUM_PLATEAUS
         )
         if self.gap <= self.tolerance and is_settled:
             upper = self.gap  # of many signals

@@ -20,6 +20,7 @@ from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Sample
 from ngvi.inference.prices import SLOW
 from ngvi.inference.problem import Rows
+from ngvi.inference.verdict.validation import NUM_IN_DOUBLE
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
@@ -35,8 +36,6 @@ from numpyro_ngvi.tracing.traced import Traced, key_like
 
 #: Data of more numbers than these, 256 MiB, are not copied to double precision.
 MOST_NUMBERS = 2**25
-#: Points of a pass in double precision.
-POINTS_IN_DOUBLE = 16
 #: Methods of :class:`Evaluation`, and what else is a program of one: values in double precision.
 _GROUP, _POINTS, _DOUBLE = "one_group", "some_points", "in_double"
 _METHODS, _OF_VALUES = {_DOUBLE: "some_values"}, ("", EstimateCost.of_draws(0, 0, 0))
@@ -170,7 +169,7 @@ class Objective(problem.Objective):
         state, points, arrays = map(_in_double, (state, theta, self._arguments.arrays))
 
         def run(seed: np.uint32) -> np.ndarray:
-            some = [(part, seed) for part in blocks(points, POINTS_IN_DOUBLE)]
+            some = [(part, seed) for part in blocks(points, NUM_IN_DOUBLE)]
             found = self._run(_DOUBLE, state, None, some, arrays)
             return np.concatenate(found)[: len(theta)]
 

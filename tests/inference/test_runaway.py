@@ -5,21 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ngvi.inference.options import FitOptions
 from ngvi.inference.search import Status
 from ngvi.inference.verdict.outcome import NOT_CONVERGED
 from ngvi.inference.verdict.runaway import runaway
 from tests.inference.numpy_problem import CENTRE, SCALE, State, Target, gaussian, normal
 from tests.inference.test_multistart import solved
 
-OPTIONS = FitOptions().runaway
-
 
 def found(density, mean, scale, tolerance=0.0, **target):
     one = Target(density, **target)
     own = () if one.own is None else (np.asarray(target.pop("now", one.own), float),)
     state = State(np.asarray(mean, float), np.log(np.asarray(scale, float)), *own)
-    return runaway(one.problem(), state, OPTIONS, tolerance)
+    return runaway(one.problem(), state, tolerance)
 
 
 def half(theta):
@@ -74,9 +71,8 @@ def test_a_parameter_at_its_limit_is_named_where_it_is_worth_something(
         return normal(theta) - limit * np.exp(-own[0])
 
     one = Target(density, own=[0.0])
-    words = runaway(
-        one.problem(), State(one.initial.mean, one.initial.log_scale, [now]), OPTIONS, tolerance
-    )
+    state = State(one.initial.mean, one.initial.log_scale, [now])
+    words = runaway(one.problem(), state, tolerance)
     assert ("parameter 'own'" in words) is is_found
 
 

@@ -10,12 +10,7 @@ import pytest
 from ngvi.inference.map_ascent import map_ascents
 from ngvi.inference.options import FitOptions, StartOptions
 from ngvi.inference.starts import DRAW, GUIDE, PRIOR, Starts
-from tests.inference.numpy_problem import (
-    CENTRE,
-    Target,
-    gaussian,
-    mixture,
-)
+from tests.inference.numpy_problem import CENTRE, Target, gaussian, mixture
 
 OPTIONS = StartOptions()
 

@@ -12,6 +12,7 @@ from ngvi.inference.problem import Prices
 from ngvi.inference.verdict.checks import CHECKS, Context, first_finding
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.validation import (
+    NUM_IN_DOUBLE,
     Validation,
     excess,
     rare_loss,
@@ -132,16 +133,14 @@ def kinked(theta):
 def test_the_integral_of_gradients_along_a_line_leaves_jumps(smooth, unseen, size):
     """A line through the mean crosses a jump there, whichever way it goes."""
     problem = Target(smooth, 3, unseen=unseen).problem()
-    found = of_seeds(
-        lambda seed: unseen_jump(problem, OPTIMUM, np.random.default_rng(seed), OPTIONS), 20
-    )
+    found = of_seeds(lambda seed: unseen_jump(problem, OPTIMUM, np.random.default_rng(seed)), 20)
     np.testing.assert_allclose(found, size, atol=0.05)
 
 
 def test_a_second_look_at_lines_costs_no_more_than_the_fit_has_taken():
     target_of_kinks = Target(kinked, 3)
     target_of_kinks.cost.gradients, target_of_kinks.cost.prices = 500, Prices(gradient=0.1)
-    unseen_jump(target_of_kinks.problem(), OPTIMUM, np.random.default_rng(0), OPTIONS)
+    unseen_jump(target_of_kinks.problem(), OPTIMUM, np.random.default_rng(0))
     assert target_of_kinks.cost.gradients == 572
 
 
@@ -204,7 +203,7 @@ def test_a_bound_that_double_precision_denies_is_not_believed(options, rounded_u
     one = target(**options)
     found = validate(one.problem(), AWAY, np.random.default_rng(0), OPTIONS)
     assert found.rounded_up == pytest.approx(rounded_up)
-    assert one.num_doubled <= OPTIONS.num_in_double and (one.eps < 1e-10) == (not one.num_doubled)
+    assert one.num_doubled <= NUM_IN_DOUBLE and (one.eps < 1e-10) == (not one.num_doubled)
     theta = AWAY.mean + AWAY.scale * np.random.default_rng(0).normal(size=(4, 3))
     values = one.log_density(AWAY, theta)
     off = excess(one.problem(), AWAY, theta, values)

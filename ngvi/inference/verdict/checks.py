@@ -74,7 +74,7 @@ def gradients(context: Context, optimum: Optimum) -> Finding | None:
     off, at = optimum.validation.mismatch, (context.problem, optimum.state, context.rng)
     if off > context.tolerance:
         how = f"its values at independent draws gain {off:.2g} nats"
-    elif off := unseen_jump(*at, context.options.validation):
+    elif off := unseen_jump(*at):
         how = f"between opposite draws it changes by {off:.2g} nats"
     else:
         return None
@@ -127,8 +127,7 @@ def integral(context: Context, optimum: Optimum) -> Finding | None:
 
 def endless(context: Context, optimum: Optimum) -> Finding | None:
     """Find a latent or a parameter on its way to infinity."""
-    options, tolerance = context.options.runaway, context.tolerance
-    words = runaway(context.problem, optimum.state, options, tolerance, is_optimum=True)
+    words = runaway(context.problem, optimum.state, context.tolerance, is_optimum=True)
     return Finding("endless", words) if words else None
 
 

@@ -18,16 +18,28 @@ import math
 
 import numpy as np
 
+from ngvi.inference.draws.coordinates import MAX_DENSE
 from ngvi.inference.estimate import State
-from ngvi.inference.options import LEVELS, RunawayOptions
+from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.latents.layout import name_of
+
+#: Unconstrained distance from its start above which a latent is checked: for a logarithm, a factor
+#: of 1e13.
+DISTANT = 30.0
+#: Multiple of that distance, with its square, at which the density is checked: integrable tails
+#: fall there.
+FARTHER = 4.0
+#: Unconstrained distance from its start above which a parameter is checked, at half of it on both
+#: sides, and up to twice as far out.
+PARAMETER_DISTANT = 2.0
+#: Number of draws for these checks.
+NUM_DRAWS = 64
 
 
 def runaway(
     problem: Problem,
     state: State,
-    options: RunawayOptions,
     tolerance: float = 0.0,
     is_optimum: bool = False,
 ) -> str:
@@ -39,22 +51,22 @@ def runaway(
     if problem.objective.is_subsampled:
         return ""
     rng = np.random.default_rng(0)
-    noise = rng.standard_normal((options.num_draws, problem.space.noise_dim))
+    noise = rng.standard_normal((NUM_DRAWS, problem.space.noise_dim))
     theta, _ = problem.space.draw(state, noise)
     if not np.isfinite(theta).all():
         return ""
-    found = _of_latents(problem, state, theta, options, is_optimum)
-    return found or _of_parameters(problem, state, theta, options, tolerance)
+    found = _of_latents(problem, state, theta, is_optimum)
+    return found or _of_parameters(problem, state, theta, tolerance)
 
 
-def widens_without_limit(problem: Problem, state: State, options: RunawayOptions) -> bool:
+def widens_without_limit(problem: Problem, state: State) -> bool:
     """Return whether a Gaussian gains without limit as it widens about its own mean."""
-    noise = np.random.default_rng(0).standard_normal((options.num_draws, problem.space.noise_dim))
+    noise = np.random.default_rng(0).standard_normal((NUM_DRAWS, problem.space.noise_dim))
     theta, _ = problem.space.draw(state, noise)
     gaps = theta - problem.space.mean(state)
     if not np.isfinite(gaps).all():
         return True
-    return _is_endless(problem, state, theta, gaps, options, is_optimum=False)
+    return _is_endless(problem, state, theta, gaps, is_optimum=False)
 
 
 def _is_endless(
@@ -62,7 +74,6 @@ def _is_endless(
     state: State,
     theta: np.ndarray,
     gaps: np.ndarray,
-    options: RunawayOptions,
     is_optimum: bool,
 ) -> bool:
     """Return whether the density has no end along the axis where draws are.
@@ -75,10 +86,10 @@ def _is_endless(
     # Smaller parts are what data determine, and move little.
     parts = (0.0, LEVELS.tiny, LEVELS.negligible)
     axes = [np.where(shares > part, longest, 0.0) for part in parts]
-    for axis in axes if is_optimum else [*axes, *_flattest_axis(problem, state, options)]:
+    for axis in axes if is_optimum else [*axes, *_flattest_axis(problem, state)]:
         along = (gaps @ axis)[:, None] * axis / float(axis @ axis)
         rises = []
-        for factor in (options.farther, options.farther**2):
+        for factor in (FARTHER, FARTHER**2):
             with np.errstate(all="ignore"):
                 farther = _values(problem, state, theta + (factor - 1.0) * along)
                 rises.append(float(np.mean(farther - before)) + 0.5 * math.log(factor))
@@ -88,15 +99,15 @@ def _is_endless(
     return False
 
 
-def _flattest_axis(problem: Problem, state: State, options: RunawayOptions) -> list[np.ndarray]:
+def _flattest_axis(problem: Problem, state: State) -> list[np.ndarray]:
     """Return the axis of the Gaussian's own that moves the density least, if there is one.
 
     The longest is tilted by what is left of the way of the latents that data determine.
     """
     space, dim = problem.space, problem.space.dim
-    if space.noise_dim != dim or dim > LEVELS.max_dense:
+    if space.noise_dim != dim or dim > MAX_DENSE:
         return []
-    noise = np.random.default_rng(0).standard_normal((max(options.num_draws, 2 * dim), dim))
+    noise = np.random.default_rng(0).standard_normal((max(NUM_DRAWS, 2 * dim), dim))
     theta, _ = space.draw(state, noise)
     ends, _ = space.draw(state, np.concatenate([np.eye(dim), np.zeros((1, dim))]))
     factor = (ends[:-1] - ends[-1]).T
@@ -114,15 +125,13 @@ def _values(problem: Problem, state: State, theta: np.ndarray) -> np.ndarray:
         return problem.objective.log_density(state, theta) if found is None else found
 
 
-def _of_latents(
-    problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions, is_optimum: bool
-) -> str:
+def _of_latents(problem: Problem, state: State, theta: np.ndarray, is_optimum: bool) -> str:
     gaps = theta - problem.space.mean(problem.space.initial)
     sizes = np.sqrt(np.mean((gaps / (largest := np.abs(gaps).max() or 1.0)) ** 2, 0)) * largest
     index = int(np.argmax(sizes))
-    if not sizes[index] > options.distant:
+    if not sizes[index] > DISTANT:
         return ""
-    if not _is_endless(problem, state, theta, gaps, options, is_optimum):
+    if not _is_endless(problem, state, theta, gaps, is_optimum):
         return ""
     name = name_of(index, problem.space.sites)
     mean, sd = float(theta[:, index].mean()), float(theta[:, index].std())
@@ -134,18 +143,16 @@ def _of_latents(
     )
 
 
-def _of_parameters(
-    problem: Problem, state: State, theta: np.ndarray, options: RunawayOptions, tolerance: float
-) -> str:
+def _of_parameters(problem: Problem, state: State, theta: np.ndarray, tolerance: float) -> str:
     space = problem.space
     now, start = space.model_parameters(state), space.model_parameters(space.initial)
     for name, value in now.items():
         moved = np.atleast_1d(np.asarray(value, float) - start[name])
         place = np.unravel_index(np.argmax(np.abs(moved)), moved.shape)
-        if not options.parameter_distant < abs(moved[place]) < math.inf:
+        if not PARAMETER_DISTANT < abs(moved[place]) < math.inf:
             continue
         levels = []
-        for move in np.array([-0.5, 0.0, 0.5, 1.0, 2.0]) * options.parameter_distant:
+        for move in np.array([-0.5, 0.0, 0.5, 1.0, 2.0]) * PARAMETER_DISTANT:
             steps = {one: np.zeros(np.shape(other)) for one, other in now.items()}
             np.atleast_1d(steps[name])[place] += move * np.sign(moved[place])
             at = space.moved(state, list(steps.values()))

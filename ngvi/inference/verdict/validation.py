@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ngvi.inference.draws.coordinates import MAX_DENSE
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS, ValidationOptions
 from ngvi.inference.prices import FREE
@@ -24,6 +25,14 @@ from ngvi.inference.problem import Problem
 
 #: Units of precision above which numbers are not double.
 SINGLE = 1e-10
+#: Number of draws checked in double precision, by one pass of the model.
+NUM_IN_DOUBLE = 16
+#: Lines through the mean along which gradients are integrated.
+NUM_LINES = 8
+#: Nodes of a line: a smooth density needs few, one with kinks more.
+NODES = (9, 129)
+#: Factor by which one latent is stretched in most draws that look for rare losses.
+STRETCH = 2.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +151,7 @@ class _Draws(NamedTuple):
 def _validation(
     problem: Problem, state: State, draws: _Draws, mismatch: float, options: ValidationOptions
 ) -> Validation:
-    weights, some = draws.weights, slice(options.num_in_double)
+    weights, some = draws.weights, slice(NUM_IN_DOUBLE if options.in_double else 0)
     excesses = excess(problem, state, draws.theta[some], draws.values[some])
     off = float(np.mean(excesses)) if len(excesses) else 0.0
     mean, top = float(weights.mean()), weights.max()
@@ -166,9 +175,7 @@ def _is_by_few(gaps: np.ndarray) -> bool:
     return bool(2.0 * np.sort(squares)[-few:].sum() > squares.sum())
 
 
-def unseen_jump(
-    problem: Problem, state: State, rng: np.random.Generator, options: ValidationOptions
-) -> float:
+def unseen_jump(problem: Problem, state: State, rng: np.random.Generator) -> float:
     """Return the change of the log density along lines that its gradients do not show, in nats.
 
     Between two ends of a line, a log density without jumps changes by the integral of its gradient.
@@ -179,17 +186,17 @@ def unseen_jump(
     :return: the root mean square over the lines; zero below 0.1 nats, the error of quadrature at
         kinks, and below rounding.
     """
-    objective, space, lines = problem.objective, problem.space, options.num_lines
+    objective, space = problem.objective, problem.space
     if objective.is_subsampled or space.noise_dim != space.dim:
         return 0.0
     mean = space.mean(state)
     # A copy leaves the random numbers of the search as they are.
-    noise = copy.deepcopy(rng).standard_normal((lines, space.dim))
+    noise = copy.deepcopy(rng).standard_normal((NUM_LINES, space.dim))
     way = space.draw(state, noise)[0] - mean
     ends = objective.log_density(state, np.concatenate([mean + way, mean - way]))
     least = max(LEVELS.same, LEVELS.rounding_units * problem.rounding(float(abs(ends).max())))
-    for count in options.nodes:
-        asked, cost = count * lines, objective.cost
+    for count in NODES:
+        asked, cost = count * NUM_LINES, objective.cost
         if asked > cost.gradients and asked * cost.prices.gradient > FREE:
             return 0.0
         nodes = np.cos(np.pi * np.arange(count) / (count - 1))
@@ -197,8 +204,8 @@ def unseen_jump(
         weights = np.linalg.solve(powers.T, 2.0 * np.eye(count)[0])
         theta = mean + nodes[:, None, None] * way
         slopes = objective.gradient(state, theta.reshape(-1, space.dim))[1].reshape(theta.shape)
-        gaps = ends[:lines] - ends[lines:] - np.einsum("k,kld,ld->l", weights, slopes, way)
-        found = float(np.linalg.norm(gaps[np.isfinite(gaps)])) / math.sqrt(lines)
+        gaps = ends[:NUM_LINES] - ends[NUM_LINES:] - np.einsum("k,kld,ld->l", weights, slopes, way)
+        found = float(np.linalg.norm(gaps[np.isfinite(gaps)])) / math.sqrt(NUM_LINES)
         if not found > least:
             return 0.0
     return found
@@ -232,16 +239,16 @@ def rare_loss(
     :param known: of the state.
     :return: zero, if not a few draws make it up, or of more latents than can be stretched in turn.
     """
-    dim, stretch = problem.space.dim, options.stretch
+    dim = problem.space.dim
     plain = 0.25  # of the draws, so that no weight is above four
-    if dim > LEVELS.max_dense:
+    if dim > MAX_DENSE:
         return 0.0
     count = LEVELS.more_draws * num_draws(problem, options)
     noise = rng.standard_normal((count, problem.space.noise_dim))
     chooses, latents = np.split(noise, [problem.space.noise_dim - dim], 1)
     rows = np.arange(int(plain * count), count)
-    latents[rows, rng.integers(dim, size=len(rows))] *= stretch
-    ratios = np.exp(np.minimum(0.5 * (1.0 - stretch**-2) * latents**2, 700.0)) / stretch
+    latents[rows, rng.integers(dim, size=len(rows))] *= STRETCH
+    ratios = np.exp(np.minimum(0.5 * (1.0 - STRETCH**-2) * latents**2, 700.0)) / STRETCH
     weights = 1.0 / (plain + (1.0 - plain) * np.mean(ratios, 1))
     with np.errstate(invalid="ignore"):
         draws = np.concatenate([chooses, latents], 1)
