@@ -69,10 +69,10 @@ result then has a dummy latent ``"_no_latents"``, a standard normal.
     default that is an error, because usually a response was forgotten.
 :param draws: the method that makes the draws of ``sample``, ``predictive``, ``summary`` and
     ``to_arviz``: ``"gaussian"``, ``"corrected"`` (importance weights), ``"nuts"`` (chains started
-    from the fit), or ``"auto"``, the cheapest of these that is accurate. Draws are accurate if
-    every mean is within 0.1 standard deviations and every standard deviation within 10 %,
-    by upper 95 % limits. If none are, the best are kept, and the report says ``doubtful``.
-    ``"gaussian"`` computes nothing. See :mod:`ngvi.inference.draws.drawn`.
+    from the fit, at most 500,000 gradients), or ``"auto"``, the cheapest of these that is accurate.
+    Draws are accurate if every mean is within 0.1 standard deviations and every standard deviation
+    within 10 %, by upper 95 % limits. If none are, the best are kept, and the report says
+    ``doubtful``. ``"gaussian"`` computes nothing. See :mod:`ngvi.inference.draws.drawn`.
 :param options: the settings of the search, a ``FitOptions``, whose defaults rarely need a change.
     See :mod:`ngvi.inference.options`.
 :param kwargs: keyword arguments of the model.

@@ -104,7 +104,8 @@ class Timed(Forwarding):
             answer = found(state, at)
             if self.inner.num_programs == programs:  # none was compiled meanwhile
                 seconds = time.perf_counter() - start
-                _note(cost, {kind: seconds / count for kind, count in amounts.items()})
+                call = {"call": seconds} if name == "gradient" else {}
+                _note(cost, {kind: seconds / count for kind, count in amounts.items()} | call)
             return answer
 
         return timed

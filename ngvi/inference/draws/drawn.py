@@ -43,7 +43,7 @@ from ngvi.inference.draws.proposals import (
     Weighed,
     proposal_for,
 )
-from ngvi.inference.draws.sampler import BY_MODES
+from ngvi.inference.draws.sampler import BY_MODES, NutsRequest
 from ngvi.inference.options import LEVELS
 from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable, say_price
 from ngvi.inference.problem import Problem
@@ -56,10 +56,12 @@ FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
 MAX_LATENTS = 2000
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
-#: Gradients that NUTS takes as a rule, and may take unasked at most: those of four chains of 1,000
-#: draws and as much warm-up, of 60 steps each. Seconds that draws may take, those by weights as
-#: long as the fit, and those of chains so many times as long.
+#: Gradients that NUTS takes as a rule, and may take at most: those of four chains of 1,000 draws
+#: and as much warm-up, of 60 steps each. Seconds that draws may take, those by weights as long as
+#: the fit, and those of chains so many times as long.
 USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000, 10.0, 10.0
+#: Seconds of a step of all chains besides that of the model.
+STEP_OF_CHAINS = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -202,8 +204,7 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
         seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
-        most = MOST_GRADIENTS if asked == AUTO else math.inf
-        own = most, time.perf_counter() + seconds, makes.weighed
+        own = time.perf_counter() + seconds, makes.weighed
         found = _by_nuts(result, found, asked, *own)
     result.seconds += time.perf_counter() - start
     if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
@@ -234,18 +235,20 @@ def way_on(result: Any, found: Diagnostics) -> str:
     """
     if found.accuracy.is_accurate or result.change is not None or not found.log_weights.size:
         return ""
-    words, count = "result.with_draws('nuts') runs NUTS", float(USUAL_GRADIENTS)
+    words, counts = "result.with_draws('nuts') runs NUTS", [float(USUAL_GRADIENTS), MOST_GRADIENTS]
     if found.method == NUTS:
-        words, count = "result.nuts(num_samples=...) takes longer chains", math.inf
+        words, counts = "result.nuts(num_samples=...) takes longer chains", [math.inf]
     if found.chains is not None:
         own = found.chains.accuracy
         times = math.inf if own.fault else (own.worst_limit / LEVELS.negligible) ** 2
-        count = found.chains.num_gradients * times
-    seconds = seconds_of_chains(result, count)
-    if not math.isfinite(count):
+        counts = [found.chains.num_gradients * times]
+    if not math.isfinite(counts[0]):
         return f"{words}."
-    price = f", {seconds:,.2g} s" if math.isfinite(seconds) else ""
-    return f"{words}: about {count:,.0f} gradients{price}."
+    seconds = [seconds_of_chains(result, count) for count in counts]
+    price = " to ".join(f"{one:,.2g}" for one in seconds)
+    price = f", {price} s" if math.isfinite(seconds[0]) else ""
+    about = "about " if len(counts) == 1 else ""
+    return f"{words}: {about}{' to '.join(f'{one:,.0f}' for one in counts)} gradients{price}."
 
 
 class _Maker:
@@ -332,9 +335,16 @@ class _Maker:
 
 
 def seconds_of_chains(result: Any, gradients: float = USUAL_GRADIENTS) -> float:
-    """Return the seconds of chains without conditional modes; infinite if not known."""
-    price = result.cost.prices.gradient / (BY_MODES if is_by_modes(result) else 1.0)
-    return math.inf if math.isnan(price) else gradients * price
+    """Return the seconds of chains without conditional modes; infinite if not known.
+
+    All chains share a call of the model, which has its own price beside that of their gradients.
+    """
+    prices, chains = result.cost.prices, NutsRequest().num_chains
+    if math.isnan(prices.gradient):
+        return math.inf
+    call = np.nan_to_num(prices.call) + chains * prices.gradient
+    each = STEP_OF_CHAINS + call / (BY_MODES if is_by_modes(result) else 1.0)
+    return float(gradients / chains * each)
 
 
 def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:
@@ -349,7 +359,6 @@ def _by_nuts(
     result: Any,
     found: Diagnostics,
     asked: str,
-    most: float,
     deadline: float,
     known: Weighed | None,
 ) -> Diagnostics:
@@ -359,7 +368,7 @@ def _by_nuts(
     """
     try:
         seed = result._ppl.seed_of_diagnostics(result)
-        chains = run_until(result, seed, most, deadline, known=known)
+        chains = run_until(result, seed, MOST_GRADIENTS, deadline, known=known)
     except ValueError as error:
         if asked == NUTS:
             raise
