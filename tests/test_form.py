@@ -79,6 +79,7 @@ CONSTANTS = {
     "ngvi.inference.draws.drawn.MOST_DRAWS": "draws within 0.05 sd",
     "ngvi.inference.draws.drawn.MOST_GRADIENTS": "of four chains of NUTS",
     "ngvi.inference.draws.drawn.USUAL_GRADIENTS": "of hierarchies",
+    "ngvi.inference.draws.drawn.STEP_OF_CHAINS": "measured",
     "ngvi.inference.draws.drawn.TIMES_THE_FIT": "a tenth of the draws' seconds is the fit's",
     "ngvi.inference.draws.pareto.EQUAL": "nats that are as good as none",
     "ngvi.inference.draws.pareto.ERRORS_OF_K": "none, one and two standard errors",
