@@ -112,7 +112,7 @@ def _block(match: re.Match[str]) -> str:
     wanted = dict(part.split("=", 1) for part in conditions.split())
     rows = [row for row in read(name) if wanted.items() <= row.items()]
     shown = [{k: v for k, v in row.items() if k not in {*wanted, "commit"}} for row in rows]
-    commits = ", ".join(dict.fromkeys(row["commit"] for row in rows if row.get("commit")))
+    commits = ", ".join(dict.fromkeys(one for row in rows for one in row.get("commit", "").split()))
     below = f"{about(name)}{commits and f'; commits: {commits}'}"
     return "\n".join([opening, *table(shown), "", below, "<!-- end -->"])
 
