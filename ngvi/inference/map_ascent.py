@@ -49,14 +49,19 @@ def map_ascents(
 ) -> list[Ascent]:
     """Go uphill by L-BFGS from several points.
 
+    A call of the model may take as long at one point as at all. So the last quarter of the ascents
+    ends on its way after as many calls as all before them, or a quarter of the most steps.
+
     :param state: which has the model's own parameters.
     :param points: shape ``(N, d)``.
     :param is_known: whether an optimum is known about a place: there steps that gain next to
         nothing end an ascent. Elsewhere they may lead along a plain to a mode.
     """
-    ascents = [_Climb(problem, point, options, is_known).run() for point in points]
+    climbs = [_Climb(problem, point, options, is_known) for point in points]
+    ascents = [climb.run() for climb in climbs]
     asked, found = {index: next(one) for index, one in enumerate(ascents)}, {}
-    while asked:
+    calls, most = 0, math.inf
+    while asked and calls < most:
         answers = problem.objective.gradient(state, np.stack(list(asked.values())))
         for index, value, gradient in zip(list(asked), *answers, strict=True):
             try:
@@ -65,7 +70,12 @@ def map_ascents(
             except StopIteration as end:
                 found[index] = end.value
                 del asked[index]
-    return [found[index] for index in range(len(ascents))]
+        calls += 1
+        if calls == 1:
+            few = len(asked) // 4  # of those with a density at their start
+        if most == math.inf and len(asked) <= few:
+            most = max(2 * calls, LEVELS.shrinkage * options.max_steps)
+    return [found.get(index) or climb.end(False) for index, climb in enumerate(climbs)]
 
 
 class _Climb:
@@ -101,6 +111,10 @@ class _Climb:
             if not (yield from self._step(direction)):
                 break
             gained = self.value - before
+        return self.end(is_mode)
+
+    def end(self, is_mode: bool) -> Ascent:
+        """Return the end of the ascent at its present place."""
         return Ascent(self.place, self.value, is_mode, self._rounding())
 
     def _rounding(self) -> float:
