@@ -92,3 +92,18 @@ def test_an_ascent_without_density_or_slope_is_at_no_mode():
     none, edge = map_ascents(half.problem(), half.initial, points, OPTIONS)
     assert none.height == -math.inf
     assert not none.is_mode and not edge.is_mode and math.isfinite(edge.height)
+
+
+def test_the_last_ascents_end_on_their_way():
+    """A model with a loop would run for them alone as long as for all."""
+
+    def valley(theta):
+        return -10.0 - 1e4 * (theta[:, 1] - theta[:, 0] ** 2) ** 2 - (1.0 - theta[:, 0]) ** 2
+
+    points, ends, costs = np.array([*[[1.0, 1.01]] * 7, [-1.5, 2.25]]), [], []
+    for some in (points, points[:7], points[7:]):
+        target = Target(valley)
+        ends.append(map_ascents(target.problem(), target.initial, some, OPTIONS)[-1])
+        costs.append(target.cost.gradients)
+    assert costs[2] > 200 and costs[0] <= costs[1] + 100  # a quarter of 400 steps
+    assert ends[2].height > ends[0].height > -math.inf and not ends[0].is_mode
