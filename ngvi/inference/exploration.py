@@ -9,7 +9,6 @@ optimum it leads. That ends when it is unlikely that as many starts again find a
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 
@@ -94,7 +93,11 @@ class Explorer:
             return self._round_of_parameters()
         points = self.starts.points(self.options.num_starts)
         state, options = self.runs.best.state, self.runs.options.starts
-        is_known = partial(self.runs.is_inside, state)
+        most = self._highest_own(self.runs.best)
+
+        def is_known(place: np.ndarray, value: float) -> bool:
+            return value < most and self.runs.is_inside(state, place)
+
         ends = map_ascents(self.runs.problem, state, points, options, is_known)
         for point, end in zip(points, ends, strict=True):
             if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
@@ -166,17 +169,21 @@ class Explorer:
                 self._ends.append((end, optimum))
                 self._images.append((end, optimum))
             return optimum
-        above = LEVELS.worth + self.options.inside * self.runs.problem.space.dim
         for optimum in sorted(self.runs.optima, key=lambda one: -one.validation.lower):
             if not (optimum.is_certified and self.runs.is_inside(optimum.state, end.mean)):
                 continue
             if not end.is_mode:
                 return optimum
             has_mode = any(one is optimum for known, one in self._ends if known.is_mode)
-            if not has_mode and end.height < self.runs.level(optimum) + above:
+            if not has_mode and end.height < self._highest_own(optimum):
                 self._ends.append((end, optimum))
                 return optimum
         return None
+
+    def _highest_own(self, optimum: Optimum) -> float:
+        """Return how high a mode may be that is a Gaussian's own, not a narrow one inside of it."""
+        above = LEVELS.worth + self.options.inside * self.runs.problem.space.dim
+        return self.runs.level(optimum) + above
 
     def _follow_image(self, end: Ascent, optimum: Optimum) -> None:
         """Find the Gaussian at a mode as high as another optimum's.

@@ -45,7 +45,7 @@ def map_ascents(
     state: State,
     points: np.ndarray,
     options: StartOptions,
-    is_known: Callable[[np.ndarray], bool] = lambda place: False,
+    is_known: Callable[[np.ndarray, float], bool] = lambda place, value: False,
 ) -> list[Ascent]:
     """Go uphill by L-BFGS from several points.
 
@@ -54,8 +54,8 @@ def map_ascents(
 
     :param state: which has the model's own parameters.
     :param points: shape ``(N, d)``.
-    :param is_known: whether an optimum is known about a place: there steps that gain next to
-        nothing end an ascent. Elsewhere they may lead along a plain to a mode.
+    :param is_known: whether an optimum is known about a place, of this log density: there steps
+        that gain next to nothing end an ascent. Elsewhere they may lead along a plain to a mode.
     """
     climbs = [_Climb(problem, point, options, is_known) for point in points]
     ascents = [climb.run() for climb in climbs]
@@ -86,7 +86,7 @@ class _Climb:
         problem: Problem,
         start: np.ndarray,
         options: StartOptions,
-        is_known: Callable[[np.ndarray], bool],
+        is_known: Callable[[np.ndarray, float], bool],
     ) -> None:
         self.problem, self.options, self.place, self.is_known = problem, options, start, is_known
         self.value, self.slope = -math.inf, np.zeros(len(start))
@@ -105,8 +105,7 @@ class _Climb:
                 # A slope on which steps gain nothing may still lead far up.
                 is_mode = left < LEVELS.same
                 break
-            if max(gained, left) < ENOUGH and self.is_known(self.place):
-                is_mode = True
+            if max(gained, left) < ENOUGH and self.is_known(self.place, self.value):
                 break
             if not (yield from self._step(direction)):
                 break
