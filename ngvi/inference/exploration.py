@@ -152,7 +152,7 @@ class Explorer:
 
         A Gaussian has the first mode that is found inside of it. Others there, of another height,
         may have optima of their own: one as broad as the prior covers every narrow mode. Ascents
-        that end at one place lead to one optimum, even if that is only on the way to a mode.
+        that end at one place lead to one optimum, even if they were cut off before a mode.
         """
         same, space = LEVELS.same + end.rounding, self.runs.problem.space
         for index, (known, optimum) in enumerate(self._ends):

@@ -21,7 +21,7 @@ from ngvi.optim.two_loop import Pairs, two_loop
 
 #: Parts of the first slope that a step has to gain, and that may be left at its end.
 GAINED, LEFT = 1e-4, 0.9
-#: What a step may gain, and the next one promise, in nats, at a place that is known.
+#: Nats of a negligible step: what it gains, and what the next step is to gain.
 ENOUGH = LEVELS.tiny * LEVELS.same
 #: Pairs, as many as SciPy's L-BFGS-B has.
 MEMORY = 10
@@ -49,13 +49,13 @@ def map_ascents(
 ) -> list[Ascent]:
     """Go uphill by L-BFGS from several points.
 
-    A call of the model may take as long at one point as at all. So the last quarter of the ascents
-    ends on its way after as many calls as all before them, or a quarter of the most steps.
+    A call of the model may take as long at one point as at all of them. So the last quarter of the
+    ascents is cut off after as many calls as the others took, or a quarter of the most steps.
 
     :param state: which has the model's own parameters.
     :param points: shape ``(N, d)``.
-    :param is_known: whether an optimum is known about a place, of this log density: there steps
-        that gain next to nothing end an ascent. Elsewhere they may lead along a plain to a mode.
+    :param is_known: whether a place, with this log density, belongs to a known optimum. There a
+        negligible step ends an ascent. Elsewhere such steps may lead along a plain to a mode.
     """
     climbs = [_Climb(problem, point, options, is_known) for point in points]
     ascents = [climb.run() for climb in climbs]

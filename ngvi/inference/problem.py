@@ -37,7 +37,7 @@ class Prices:
 
     value: float = math.nan  #: Seconds of a value of the log density.
     gradient: float = math.nan  #: Seconds of a gradient.
-    call: float = math.nan  #: Seconds of a call for gradients, at however few points.
+    call: float = math.nan  #: Seconds of the shortest call for gradients, of a few points.
     group: float = math.nan  #: Seconds of a group of draws, with its natural gradient.
     by_modes: float = math.nan  #: Seconds of a group with locals by their conditional modes.
 

@@ -318,8 +318,8 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         fewest = self.draws_at_once  # as many as cost little more where the model is small
         at_once = int(np.clip(NUMBERS_AT_ONCE // size, fewest, 10 * fewest))
         parts = [self._of_each(some) for some in latents.detach().split(at_once)]
-        found = tuple(map(torch.cat, zip(*parts, strict=True)))
-        return found[0], found[1], found[2]
+        theta, log_det, lost = map(torch.cat, zip(*parts, strict=True))
+        return theta, log_det, lost
 
     def _constrained(self, latents: Tensor) -> dict[str, Tensor]:
         return self._in_supports(self._in_models_coordinates(latents)[0])

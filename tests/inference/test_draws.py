@@ -482,7 +482,7 @@ def test_doubtful_draws_say_what_it_costs_to_go_on(ppl, price):
     assert fitted.diagnostics.verdict == "doubtful" and fitted.seconds > 1.25
     # A step of 32 chains: 32 gradients, a call of the model, and a millisecond.
     seconds = ", 7.8e+02 to 7.8e+03 s" if price == 0.01 else ""
-    said = f"result.with_draws('nuts') runs NUTS: 50,000 to 500,000 gradients{seconds}."
+    said = f"result.with_draws('nuts') runs NUTS: about 50,000 to 500,000 gradients{seconds}."
     assert said in " ".join(str(fitted).split())
     assert (
         accurate.diagnostics.verdict == "accurate"

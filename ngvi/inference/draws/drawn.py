@@ -56,7 +56,7 @@ FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
 MAX_LATENTS = 2000
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
-#: Gradients that NUTS takes as a rule, and may take at most: those of four chains of 1,000 draws
+#: Usual and largest numbers of gradients of NUTS, the latter those of four chains of 1,000 draws
 #: and as much warm-up, of 60 steps each. Seconds that draws may take, those by weights as long as
 #: the fit, and those of chains so many times as long.
 USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000, 10.0, 10.0
@@ -204,8 +204,7 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
         seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
-        own = time.perf_counter() + seconds, makes.weighed
-        found = _by_nuts(result, found, asked, *own)
+        found = _by_nuts(result, found, asked, time.perf_counter() + seconds, makes.weighed)
     result.seconds += time.perf_counter() - start
     if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
         warn(f"The draws are doubtful: {found.accuracy.words}. {way}")
@@ -245,10 +244,9 @@ def way_on(result: Any, found: Diagnostics) -> str:
     if not math.isfinite(counts[0]):
         return f"{words}."
     seconds = [seconds_of_chains(result, count) for count in counts]
-    price = " to ".join(f"{one:,.2g}" for one in seconds)
-    price = f", {price} s" if math.isfinite(seconds[0]) else ""
-    about = "about " if len(counts) == 1 else ""
-    return f"{words}: {about}{' to '.join(f'{one:,.0f}' for one in counts)} gradients{price}."
+    price = f", {' to '.join(f'{one:,.2g}' for one in seconds)} s"
+    price = price if math.isfinite(seconds[0]) else ""
+    return f"{words}: about {' to '.join(f'{one:,.0f}' for one in counts)} gradients{price}."
 
 
 class _Maker:
@@ -265,7 +263,7 @@ class _Maker:
         self.why_no_density = conditions.why_without_density(result, problem)
 
     def density(self, latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log density and the model's own latents; modes are searched for once."""
+        """Return the log density and the model's own latents, by one search for modes."""
         if self._own is None:
             values = self.problem.objective.log_density(self.state, latents)
             return values, in_models(self.result, latents)

@@ -180,8 +180,8 @@ def unseen_jump(problem: Problem, state: State, rng: np.random.Generator) -> flo
 
     Between two ends of a line, a log density without jumps changes by the integral of its gradient.
     Each line goes from a draw of the Gaussian through the mean to the opposite draw. The quadrature
-    is Clenshaw-Curtis. It takes 72 gradients, and 1,032 more if these leave a difference. A look
-    of more than a second that takes more gradients than the fit is left out.
+    is Clenshaw-Curtis. It takes 72 gradients, and 1,032 more if these leave a difference. A pass
+    of more than a second is left out if it takes more gradients than the fit has.
 
     :return: the root mean square over the lines; zero below 0.1 nats, the error of quadrature at
         kinks, and below rounding.
