@@ -56,7 +56,7 @@ class Hooks(Protocol):
     def in_models(self, result: Any, latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the model's own latents at vectors ``(N, d)`` of a guide by conditional modes.
 
-        :return: beside them the logarithm of the map's determinant, shape ``(N,)``.
+        :return: beside them the log density of these vectors, shape ``(N,)``.
         """
 
     def at(self, result: Any, latents: np.ndarray) -> dict[str, Any]:

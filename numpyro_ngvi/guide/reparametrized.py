@@ -110,16 +110,21 @@ class ModeMap:
         :param held: the arrays that the density holds.
         :param start: where Newton's method begins, ``(d,)``.
         """
-        one = self._of_one(held, start, params)
-        for _ in range(latents.ndim - 1):
-            one = jax.vmap(one)
-        return one(latents)
+        return _each(self._of_one(held, start, params), latents)
 
     def draws(self, held: list, start: jax.Array, latents: jax.Array, params: Any) -> tuple:
-        """Draws ``(N, d)`` in the model's coordinates, ``log |det|``, and locals without a mode."""
+        """Draws ``(N, d)`` in the model's coordinates, their log density, and lost locals.
+
+        The log density is that of the guide's vectors: with the map's determinant.
+        """
+        density, own = self.at(held, params), self._of_one(held, start, params)
+
+        def one(latent: jax.Array) -> tuple:
+            theta, log_det, is_lost = own(latent)
+            return theta, density(theta) + log_det, is_lost
+
         if latents.ndim == 1 or jax.default_backend() != "cpu":
-            return self.of_each(held, start, latents, params)
-        one = self._of_one(held, start, params)
+            return _each(one, latents)
         return jax.lax.map(one, latents, batch_size=MODES_AT_ONCE)
 
     def _of_one(self, held: list, start: jax.Array, params: Any) -> Callable:
@@ -135,6 +140,12 @@ class ModeMap:
         """Return the density of a whole vector."""
         program = ClosedJaxpr(self.density.program, held)
         return OfSites(program, jax.tree.leaves(params), self.unpack, self.locals)
+
+
+def _each(one: Callable, latents: jax.Array) -> tuple:
+    for _ in range(latents.ndim - 1):
+        one = jax.vmap(one)
+    return one(latents)
 
 
 @shared_doc(reparametrized.ReparametrizedGaussianGuide)
@@ -287,6 +298,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     # -- what the user reads ----------------------------------------------------------
 
     def _in_models_coordinates(self, latents: jax.Array, params: dict[str, Any]) -> tuple:
+        """Return what :meth:`ModeMap.draws` does."""
         self._check_set_up()
         count = math.prod(latents.shape[:-1])
         is_short = few_in_all(count, Arguments(*self._data).data_size)

@@ -66,8 +66,8 @@ class Hooks(shared.Hooks):
 
     def in_models(self, result: Any, latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         guide, own = result._gaussian(), jnp.asarray(latents, result.family.loc.dtype)
-        theta, log_det, _ = guide._in_models_coordinates(own, dict(result.params))
-        return np.asarray(theta, float), np.asarray(log_det, float)
+        theta, values, _ = guide._in_models_coordinates(own, dict(result.params))
+        return np.asarray(theta, float), np.asarray(values, float)
 
     def at(self, result: Any, latents: np.ndarray) -> dict[str, jax.Array]:
         own = jnp.asarray(latents, result.family.loc.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -152,6 +153,9 @@ class Objective(problem.Objective):
     ) -> np.ndarray:
         self.cost.values += len(theta)
         points = theta.astype(self._space.dtype)
+        if self._finds_modes and self._is_guides():  # by the program of the draws
+            own = self._space.constrain(state)
+            return np.asarray(self.guide._in_models_coordinates(points, own)[1], float)
         # A price that is not known is no reason for few.
         is_slow = self.cost.prices.draw * self._passes.values > SLOW
         parts = blocks(points, self._passes.points if is_slow else self._passes.values)
@@ -215,7 +219,7 @@ class Objective(problem.Objective):
             site: jax.ShapeDtypeStruct((dim,), dtype) for site, dim in self._space.dims.items()
         }
         density, held = self._traced.at(latents, state, key, key, rows, arrays)
-        is_short = self._is_short(name)
+        is_short = self._finds_modes and few_in_all(self.cost.gradients, self._data_size)
         if (name, density, is_short) not in self._programs:
             # Values are the same programs for whoever asks, with whatever estimator.
             how = (self.estimator, self._cost) if name == _GROUP else _OF_VALUES
@@ -229,21 +233,18 @@ class Objective(problem.Objective):
         program = self._programs[name, density, is_short]
         return [program(held, state, *one, rows, arrays) for one in some]
 
-    def _is_short(self, name: str) -> bool:
-        # By its own kind of draws: many of the others are no reason to compile it once more.
-        has_gradients = name in (_GROUP, _POINTS)
-        draws = self.cost.gradients if has_gradients else self.cost.values
-        return self._finds_modes and few_in_all(draws, self._data_size)
-
     def _how_compiled(self, name: str, is_short: bool) -> dict[str, Any]:
         if name == _DOUBLE:
             return {"runs_once": True, "num_numbers": self._data_size}
         if not self._finds_modes:
             return {}
-        # A value takes less than a gradient.
-        draws = self._passes.points if name == _POINTS else self._passes.values
-        draws = self._cost.num_gradients if name == _GROUP else draws
+        draws = self._cost.num_gradients if name == _GROUP else self._passes.points
         return {"runs_once": is_short, "num_numbers": 0 if is_short else draws * self._data_size}
+
+    def _is_guides(self) -> bool:
+        """Return whether the model's arguments are those in which the guide finds modes."""
+        held = jax.tree.leaves(self.guide._data)
+        return all(map(operator.is_, held, self._arguments.leaves))
 
     # -- traced -----------------------------------------------------------------------
 

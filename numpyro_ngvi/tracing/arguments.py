@@ -18,13 +18,13 @@ class Arguments:
     """
 
     def __init__(self, args: tuple, kwargs: dict) -> None:
-        self._leaves, self._structure = jax.tree.flatten((args, kwargs))
+        self.leaves, self._structure = jax.tree.flatten((args, kwargs))
         self._dynamic = [
             index
-            for index, leaf in enumerate(self._leaves)
+            for index, leaf in enumerate(self.leaves)
             if isinstance(leaf, (jax.Array, np.ndarray))
         ]
-        self.arrays = [self._leaves[index] for index in self._dynamic]
+        self.arrays = [self.leaves[index] for index in self._dynamic]
 
     @property
     def data_size(self) -> int:
@@ -54,7 +54,7 @@ class Arguments:
         same = (other._structure, other._dynamic) == (self._structure, self._dynamic)
         constants = [
             (left, right)
-            for index, (left, right) in enumerate(zip(self._leaves, other._leaves, strict=False))
+            for index, (left, right) in enumerate(zip(self.leaves, other.leaves, strict=False))
             if index not in self._dynamic
         ]
         if not same or any(left is not right and left != right for left, right in constants):
@@ -62,11 +62,11 @@ class Arguments:
                 "The batches' arguments differ in more than their arrays: every batch must have "
                 "the same structure, numbers and texts, and be used by jax.numpy only."
             )
-        self._leaves, self.arrays = other._leaves, other.arrays
+        self.leaves, self.arrays = other.leaves, other.arrays
 
     def rebuilt(self, arrays: list) -> tuple[tuple, dict]:
         """Return the arguments with these arrays."""
-        leaves = list(self._leaves)
+        leaves = list(self.leaves)
         for index, array in zip(self._dynamic, arrays, strict=True):
             leaves[index] = array
         return jax.tree.unflatten(self._structure, leaves)

@@ -321,6 +321,11 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         theta, log_det, lost = map(torch.cat, zip(*parts, strict=True))
         return theta, log_det, lost
 
+    def _values_at(self, theta: Tensor) -> Tensor:
+        """Return the model's log density at its own latents ``(N, d)``."""
+        with quiet(), BatchedDerivatives():
+            return _mapped(lambda one: (self._density()(one),), theta)[0]
+
     def _constrained(self, latents: Tensor) -> dict[str, Tensor]:
         return self._in_supports(self._in_models_coordinates(latents)[0])
 

@@ -77,8 +77,9 @@ class Hooks(shared.Hooks):
     def in_models(self, result: Any, latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         with own_parameters(result), poutine.block():
             own = torch.as_tensor(latents).to(result.family.loc)
-            theta, log_det, _ = result._gaussian()._in_models_coordinates(own)
-            return doubles(theta), doubles(log_det)
+            guide = result._gaussian()
+            theta, log_det, _ = guide._in_models_coordinates(own)
+            return doubles(theta), doubles(guide._values_at(theta) + log_det)
 
     @torch.no_grad()
     def at(self, result: Any, latents: np.ndarray) -> dict[str, Tensor]:

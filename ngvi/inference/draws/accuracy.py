@@ -33,8 +33,9 @@ TWO_SIDED = 1.96
 MAX_TAILS = 2000
 #: Effective draws per draw above which nothing changes by more than 0.14 sd (chi-square).
 ALIKE = 0.98
-#: Latent vectors whose numbers are computed at once: one program does for any number of draws.
-AT_ONCE = 5000
+#: Latent vectors whose numbers are computed at once: one program does for any number of draws, and
+#: for those that a result holds.
+AT_ONCE = 4000
 #: Draws that chains miss for each transition that has diverged.
 MISSED_BY_DIVERGENCE = 5.0
 #: Largest R-hat of few chains, whose noise over hundreds of latents is as large.

@@ -31,7 +31,6 @@ from ngvi.inference.draws.accuracy import (
     in_models,
     is_by_modes,
     numbers,
-    own_problem,
 )
 from ngvi.inference.draws.nuts import STATISTICS, WAY_OUT, NutsResult, run_until
 from ngvi.inference.draws.pareto import EQUAL, USABLE
@@ -258,17 +257,17 @@ class _Maker:
         self.result, self.problem, self.state, self.rng = result, problem, state, rng
         self.left = left
         self.weighed: Weighed | None = None  # the draws that are nearest to the posterior
-        self._own: Problem | None = None
         self.why_no_weights = conditions.why_undefined(result, problem)
         self.why_no_density = conditions.why_without_density(result, problem)
 
     def density(self, latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the log density and the model's own latents, by one search for modes."""
-        if self._own is None:
+        if not is_by_modes(self.result) or self.result.change is not None:
             values = self.problem.objective.log_density(self.state, latents)
             return values, in_models(self.result, latents)
-        own, log_det = self.result._ppl.in_models(self.result, latents)
-        return self._own.objective.log_density(self._own.space.initial, own) + log_det, own
+        self.problem.objective.cost.values += len(latents)
+        own, values = self.result._ppl.in_models(self.result, latents)
+        return values, own
 
     def by_weights(self, asked: str) -> Diagnostics:
         """Return the Gaussian's draws, or those that weights correct, if these are better."""
@@ -280,7 +279,6 @@ class _Maker:
         most = max(FEW_DRAWS, NUMBERS_AT_ONCE // self.problem.space.noise_dim)
         count = num_affordable(self.result, min(NUM_DRAWS, most), 0.5 * self.left)
         say_price(self.result, "draws", count)
-        self._own = own_problem(self.result, self.problem)
         try:
             proposal = Proposal(self.problem, self.state, (), self.density)
             self.weighed = pilot = proposal.weighed(count, self.rng)
