@@ -43,7 +43,6 @@ MECHANISMS = {
     "fresh_draws": "kinks/*",
     "certificate_steps": "many/*,own_parameters/*,overflow/raw_years,heavy_tails/*",
     "quasi_newton": "many/*,own_parameters/*",
-    "secant_steps": "terms/*",
     "prior_start": "raw_scale/*,overflow/*",
     "more_starts": "plateaus/*,flat/*",
     "checks": "jumps/*,ends/generations,ends/runaway_growth,flat/*,heavy_tails/*,single/*,terms/*",

@@ -6,8 +6,7 @@ retrospective approximation (Chen and Schmeiser, 2001).
 
 - The first stage has few draws and a broad start. Its steps are natural gradients within a trust
   region in ``KL(q_new || q_old)``. The radius grows tenfold if the bound still rises at the end of
-  a step, and shrinks to a quarter of the step's length if the bound fell. If quadrature gives the
-  bound, the secant of its slopes sets the length of the next step.
+  a step, and shrinks to a quarter of the step's length if the bound fell.
 - Once steps are small, pairs of steps and changes of the natural gradient correct the Fisher metric
   (:mod:`~ngvi.inference.metric`), because the bound may be much flatter than the metric says.
 - A stage ends when the gain left to a quadratic bound is a fraction of the tolerance. Fresh draws
@@ -53,7 +52,6 @@ class LocalSearch(Search):
         self.estimate = NO_ESTIMATE  #: Estimate at the state, over the sample.
         self.pairs: Pairs = []
         self.radius, self.step_size = LEVELS.notable, 1.0
-        self.damping = 1.0  #: Factor of a step after a step that has led too far.
         self.coarse_state: State = None
         self.flattest = 1.0  #: The least curvature that was seen, of the metric's.
         self._stops_when_coarse = False
@@ -212,7 +210,7 @@ class LocalSearch(Search):
                 return Status.MAX_STEPS
             if _is_stalled(values, gap, self.gap, options):
                 return Status.STUCK
-            step = self._metric().step(found.direction, self.damping, self.radius)
+            step = self._metric().step(found.direction, 1.0, self.radius)
             if step is None:
                 return Status.STUCK
             self.step_size = step.step_size
@@ -274,34 +272,21 @@ class LocalSearch(Search):
 
         :param ends: the slope of the bound at its end.
         """
-        space, secant = self.problem.space, self._secant(step, ends)
         if ends > 0:
-            growth = min(secant**2, LEVELS.growth**3) if secant < math.inf else LEVELS.growth
-            self.radius = max(self.radius, max(growth, LEVELS.growth) * step.length)
+            self.radius = max(self.radius, LEVELS.growth * step.length)
         elif ends < -(1.0 - LEVELS.negligible) * step.slope:
             self.radius = max(0.5 * step.length, self._rounding)
         is_short = self._is_short(step, ends)
-        self.damping = 1.0 if is_short or ends > 0 else min(secant, 1.0)
         self._metric().accepted(step, self.estimate.mean, estimate.mean, is_short)
         if not is_short:
             self.pairs.clear()
         # Of long steps only one with other parameters is a pair: along a ridge of them and the
         # Gaussians no metric says where to go.
-        if self.options.quasi_newton and (is_short or space.has_model_parameters):
+        if self.options.quasi_newton and (is_short or self.problem.space.has_model_parameters):
             y = self.estimate.mean.natural - estimate.mean.natural
             self.pairs.append((step.change, y))
             del self.pairs[: -max(self._metric().max_pairs, 1)]
         self.state, self.estimate, self._metric_here = step.state, estimate, None
-
-    def _secant(self, step: Step, ends: float) -> float:
-        """Return how much longer a step would be at whose end the bound neither rises nor falls.
-
-        :return: infinite where slopes do not say: those over draws are exact for the mean only.
-        """
-        is_exact = self.problem.objective.is_exact and not self.problem.space.has_model_parameters
-        if not (is_exact and self.options.secant_steps) or max(ends, 0.0) >= step.slope:
-            return math.inf
-        return step.slope / (step.slope - ends)
 
     def _is_short(self, step: Step, ends: float) -> bool:
         """Return whether the metric is about the same at both ends of a step."""

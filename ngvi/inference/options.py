@@ -214,8 +214,6 @@ class FitOptions:
     data_passes: bool = True
     #: Correct the Fisher metric by pairs of steps and changes of the natural gradient.
     quasi_newton: bool = True
-    #: Choose step lengths by the secant of slopes, if the bound is integrated.
-    secant_steps: bool = True
     #: End a stage that overfits its draws, by held-out draws.
     held_out_draws: bool = True
     #: Certify by steps over fresh draws, if the bound may be flatter than the metric.
