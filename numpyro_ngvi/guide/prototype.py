@@ -44,16 +44,30 @@ def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
         found = _cached_start(guide, rng_key, args, kwargs)
         if found is None and guide.hide_data(args, kwargs):
             found = _cached_start(guide, rng_key, args, kwargs)
-    args, kwargs = as_jax((args, kwargs))
     if found is None:
+        own, options = as_jax((args, kwargs))
         with Keyed(key=rng_key):
-            AutoGuide._setup_prototype(guide, *args, **kwargs)
+            AutoGuide._setup_prototype(guide, *own, **options)
         trace, scale = guide.prototype_trace, guide._requested_scale or ROBUST_INIT.scale
         # In the model's order again, as below.
         guide._init_locs = {n: guide._init_locs[n] for n in trace if n in guide._init_locs}
     else:
         trace, guide._init_locs, scale = found
         guide.prototype_trace, guide._prototype_frames = trace, _frames(trace)
+    try:
+        _set_up_replay(guide, trace, *as_jax((args, kwargs)))
+    except (TypeError, IndexError):  # of its data the model takes plain numbers, as numpy's
+        _set_up_replay(guide, trace, args, kwargs)
+    # A plate inside scan leaves no site in the trace, and takes no minibatches.
+    guide._prototype_frame_full_sizes = {
+        name: trace[name]["args"][0] if name in trace else frame.size
+        for name, frame in guide._prototype_frames.items()
+    }
+    return scale
+
+
+def _set_up_replay(guide: Any, trace: Trace, args: tuple, kwargs: dict) -> None:
+    """Set up what runs the model for supports, and for deterministic sites."""
     guide._dynamic = dynamic_sites(guide.model, trace, args, kwargs)
     has_deterministic = any(site["type"] == "deterministic" for site in trace.values())
     _, postprocess_fn = get_potential_fn(
@@ -64,12 +78,8 @@ def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
         model_kwargs=kwargs,
     )
     guide._postprocess_fn = handlers.seed(postprocess_fn, rng_seed=0)
-    # A plate inside scan leaves no site in the trace, and takes no minibatches.
-    guide._prototype_frame_full_sizes = {
-        name: trace[name]["args"][0] if name in trace else frame.size
-        for name, frame in guide._prototype_frames.items()
-    }
-    return scale
+    if has_deterministic:
+        jax.eval_shape(guide._postprocess_fn, guide._init_locs)
 
 
 def cached_of_fit(guide: Any, kind: str, find: Callable) -> Any:

@@ -18,7 +18,7 @@ from ngvi.inference.new_groups import Asked, NewGroups, beyond, latent_names, ne
 from ngvi.latents.layout import Site
 from numpyro_ngvi.guide.checks import sites_of_run
 from numpyro_ngvi.inference.space import not_gaussian
-from numpyro_ngvi.tracing.arguments import Arguments, as_jax
+from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.programs import what_it_does
 
@@ -83,7 +83,7 @@ def replayed(
         options = {"guide": guide, "params": params, "num_samples": num_samples}
         return Predictive(model, **options)(key, *args, **kwargs)
 
-    arguments = Arguments(*as_jax(run))
+    arguments = Arguments(*run)
     return arguments.call(compiled(predictive), key, params)
 
 
@@ -101,7 +101,7 @@ def predicted(
     given, own = new.split(draws)
 
     def of_all(draws: tuple, params: dict, arrays: list) -> dict[str, jax.Array]:
-        args, kwargs = as_jax(arguments.rebuilt(arrays))
+        args, kwargs = arguments.rebuilt(arrays)
 
         def of_one(draw: tuple) -> dict[str, jax.Array]:
             given, own, key = draw
@@ -148,7 +148,7 @@ def out_of_bounds(model: Callable, args: tuple, kwargs: dict) -> str:
     arguments = Arguments(args, kwargs)
 
     def run(arrays: list) -> Any:
-        args, kwargs = as_jax(arguments.rebuilt(arrays))
+        args, kwargs = arguments.rebuilt(arrays)
         with handlers.block(), handlers.substitute(substitute_fn=_zeros_for_a_latent):
             handlers.seed(model, rng_seed=0)(*args, **kwargs)
         return 0

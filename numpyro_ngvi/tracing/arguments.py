@@ -36,14 +36,19 @@ class Arguments:
         self._dynamic, self.arrays = [], []
 
     def call(self, program: Callable, *inputs: Any) -> Any:
-        """``program(*inputs, arrays)``; the arrays become constants where they cannot be traced."""
-        try:
-            return program(*inputs, self.arrays)
-        except (TypeError, ValueError, IndexError):
-            if not self.arrays:
-                raise
-            self.hold_constant()
-            return program(*inputs, self.arrays)
+        """``program(*inputs, arrays)``; the arrays become constants where they cannot be traced.
+
+        They are JAX's, which a traced index can enter, or numpy's, of which a model can take a
+        plain number.
+        """
+        given = self.leaves
+        for constants in (as_jax, list):
+            try:
+                return program(*inputs, self.arrays)
+            except (TypeError, ValueError, IndexError):
+                self.hold_constant()
+                self.leaves = constants(given)
+        return program(*inputs, self.arrays)
 
     def take(self, args: tuple, kwargs: dict) -> None:
         """Other arguments, whose arrays may differ.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -36,17 +37,20 @@ def abstract_trace(
     :param params: values of the model's parameters, if it cannot find them.
     """
     found: dict[str, dict[str, Any]] = {}
-    with jax.ensure_compile_time_eval():  # a model may look at the values of its data
-        args, kwargs = as_jax((args, kwargs))
 
-    def run() -> None:
+    def run(args: tuple, kwargs: dict) -> None:
         started = handlers.substitute(handlers.seed(model, rng_seed=0), data=params or {})
         # Improper priors cannot be sampled, but their supports have points.
         started = handlers.substitute(started, substitute_fn=init_to_uniform)
         with handlers.block():
             found.update(handlers.trace(started).get_trace(*args, **kwargs))
 
-    jax.eval_shape(run)
+    with jax.ensure_compile_time_eval():  # a model may look at the values of its data
+        run_in_jax = partial(run, *as_jax((args, kwargs)))
+    try:
+        jax.eval_shape(run_in_jax)
+    except (TypeError, IndexError):  # as numpy's, with which it computes
+        jax.eval_shape(partial(run, args, kwargs))
     return found
 
 

@@ -13,7 +13,7 @@ from numpyro.infer.util import compute_log_probs
 
 from ngvi.latents.layout import plates_of
 from ngvi.workflow.arviz import Draws, Observed
-from numpyro_ngvi.tracing.arguments import Arguments, as_jax
+from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 
 Sites = dict[str, dict[str, Any]]
@@ -94,7 +94,7 @@ class ModelRuns:
 
     def _mapped(self, of_one: Callable[..., dict], draws: dict, count: int) -> Draws:
         def of_all(draws: dict[str, jax.Array], arrays: list) -> dict[str, jax.Array]:
-            args, kwargs = as_jax(self._arguments.rebuilt(arrays))
+            args, kwargs = self._arguments.rebuilt(arrays)
             keys = random.split(self._keys[0], count)
             return jax.lax.map(lambda one: of_one(*one, args, kwargs), (draws, keys))
 
