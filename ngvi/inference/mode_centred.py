@@ -160,6 +160,8 @@ def compared(
     if is_over or not has_more or not _is_there(first, outcome.optimum, at_first):
         return first, outcome
     second, other = at_first.ready, at_first.outcome
+    cost, own = second.problem.objective.cost, first.problem.objective.cost.prices.gradient
+    cost.prices = dataclasses.replace(cost.prices, own=own)
     noise = rng.standard_normal((2 * request.options.validation.max_draws, first.problem.space.dim))
     with np.errstate(invalid="ignore"):
         gains = second.problem.log_weights(other.optimum.state, noise)

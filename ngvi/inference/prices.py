@@ -42,14 +42,17 @@ def warn_of_slow(seconds: float, at_least: str = "") -> None:
         )
 
 
-def say_price(result: Any, what: str, evaluations: float) -> None:
+def say_price(result: Any, what: str, evaluations: float, gradients: float = 0.0) -> None:
     """Log what a call will take, and warn where that is longer than the fit took.
 
     :param result: a ``FitResult``.
     :param evaluations: of the log density, at most.
+    :param gradients: besides these.
     """
-    seconds = evaluations * _known(result.cost.prices.draw)
-    LOGGER.info("%s: at most %d evaluations, %.2g s", what, evaluations, seconds)
+    prices = result.cost.prices
+    seconds = evaluations * _known(prices.draw) + gradients * _known(prices.gradient)
+    evaluations += gradients
+    LOGGER.info("%s: at most %d runs of the model, which take %.2g s", what, evaluations, seconds)
     if seconds > max(result.seconds, UNSAID):
         warn(
             f"{what} runs the model up to {evaluations:,.0f} times, about {seconds:,.0f} s where "

@@ -73,18 +73,19 @@ class KnownTarget:
 
 @contextlib.contextmanager
 def of_rows(
-    result: Any, plate: str | None, what: str, evaluations: float = 0.0
+    result: Any, plate: str | None, what: str, evaluations: float = 0.0, gradients: float = 0.0
 ) -> Iterator[tuple[KnownTarget, Units]]:
     """Give the log density by its rows at the posterior, and what is left out together.
 
     :param what: is asked for.
-    :param evaluations: that it may take; by default those of the sites.
+    :param evaluations: at most; by default those of the sites.
+    :param gradients: besides these.
     """
     _check_whole(result, what)
     with result._at_model() as found:
         known = known_target(result, what, *found)
         target = known.target
-        say_price(result, what, evaluations or num_of_sites(target, known.q))
+        say_price(result, what, evaluations or num_of_sites(target, known.q), gradients)
         with target.rows.running():
             of_latents = functools.partial(depends, target, known.q)
             yield known, make_units(target.rows, plate, known.latents, of_latents)
@@ -145,7 +146,7 @@ def elpd_of(result: Any, plate: str | None, clock: Clock) -> Any:
     """Return leave-one-out densities of a result for ArviZ; see ``loo``."""
     clock = clock._replace(num_draws=num_affordable(result, DEFAULTS.num_joint))
     of_steps = clock.gradients if math.isfinite(clock.gradients) else 0.0
-    with of_rows(result, plate, "loo", clock.num_draws + of_steps) as (known, units):
+    with of_rows(result, plate, "loo", clock.num_draws, of_steps) as (known, units):
         found = known.leave_out(plate, units, clock)
     words = note(found, units)
     return elpd_data(found, units, {"note": words} if words else {})
@@ -160,7 +161,7 @@ def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
     start_time = time.perf_counter()
     with new._at_model() as found:
         target = known_target(new, what.partition("(")[0], *found).target
-        say_price(new, what, gradients_of_steps(q) + DEFAULTS.num_joint)
+        say_price(new, what, DEFAULTS.num_joint, gradients_of_steps(q))
         with target.rows.running():
             steps = climb(target, q)
     if steps is None:
