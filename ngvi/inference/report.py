@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ngvi.inference.draws.accuracy import Accuracy
-from ngvi.inference.draws.drawn import Diagnostics, way_on
+from ngvi.inference.draws.drawn import Diagnostics
+from ngvi.inference.draws.going_on import way_on
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import family_names
 from ngvi.inference.trace import Trace

@@ -35,5 +35,10 @@ def in_digits(value: Any) -> str:
     return f"{value:,.3f}" if 0.1 <= abs(value) < 1e9 else f"{value:.2g}"
 
 
+def two_digits(value: float) -> str:
+    """Return a positive number with two digits, and without an exponent where it is large."""
+    return f"{float(f'{value:.2g}'):,.10g}"
+
+
 def _cells(row: Any) -> list[str]:
     return [in_digits(getattr(row, name)) for name in row._fields]

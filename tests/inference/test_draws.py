@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from ngvi.inference.draws.accuracy import Accuracy, flat
 from ngvi.inference.draws.pareto import smoothed
 from ngvi.inference.draws.proposals import Weighed
 from ngvi.inference.problem import Cost, Prices
-from ngvi.inference.verdict.outcome import FoundOptimum
 from ngvi.latents.layout import Plate, Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
@@ -481,7 +481,7 @@ def test_doubtful_draws_say_what_it_costs_to_go_on(ppl, price):
     accurate = conjugate_result(ppl, cost=cost)
     assert fitted.diagnostics.verdict == "doubtful" and fitted.seconds > 1.25
     # A step of 32 chains: 32 gradients, a call of the model, and a millisecond.
-    seconds = ", 7.8e+02 to 7.8e+03 s" if price == 0.01 else ""
+    seconds = ", 780 to 7,800 s" if price == 0.01 else ""
     said = f"result.with_draws('nuts') runs NUTS: about 50,000 to 500,000 gradients{seconds}."
     assert said in " ".join(str(fitted).split())
     assert (
@@ -526,13 +526,25 @@ def test_a_result_with_its_draws_is_pickled_and_saved(ppl, tmp_path):
         assert str(known) == str(fitted.diagnostics)
 
 
-def test_a_part_of_the_posterior_at_other_optima_is_told(pyro_backend):
-    own = FoundOptimum({}, -30.0, 0.1, 3, True, 0.69), FoundOptimum({}, -30.8, 0.1, 2, True, 0.31)
-    fitted = conjugate_result(pyro_backend, shift=0.1, optima=own)
-    with pytest.warns(UserWarning, match=r"doubtful: other optima hold about 31 %"):
-        corrected = fitted.with_draws("corrected")
-    assert "draws doubtful" in str(corrected) and "other optima hold" in str(fitted)
-    assert "limits are for this one alone" in " ".join(str(corrected).split())
+@pytest.mark.parametrize("share", [0.003, 0.05])
+def test_a_part_of_the_posterior_at_other_optima_is_told(ppl, share):
+    def model():
+        x = ppl.sample("x", ppl.dist.Uniform(ppl.array(-30.0), ppl.array(30.0)))
+        parts = [ppl.dist.Normal(ppl.array(mean), 1.0).log_prob(x) for mean in (0.0, 12.0)]
+        ppl.factor("part", ppl.np.logaddexp(parts[0], parts[1] + np.log(share)))
+
+    fitted = ppl.fit(model, effort="thorough", draws="gaussian")
+    corrected = fitted.with_draws("corrected")
+    of_mean, of_sd = corrected.diagnostics.accuracy.errors[:, 0]
+    part = share / (1.0 + share)
+    moved = np.sqrt(1.0 + 144.0 * part * (1.0 - part)) - 1.0
+    assert of_mean < 0.1 and of_sd < 0.1
+    assert corrected.diagnostics.accuracy.limits[1, 0] == pytest.approx(moved, rel=0.2, abs=0.1)
+    said = " ".join(str(corrected).split())
+    told = re.search(r"other optima hold about ([\d.]+) % of .* sd of 'x' is off", said)
+    assert float(told[1]) == pytest.approx(100 * part, rel=0.2)
+    jumped = fitted.with_draws("nuts").diagnostics.accuracy
+    assert jumped.is_accurate == (share > 0.01)
 
 
 def test_a_method_that_cannot_be_is_refused_before_the_fit(ppl):

@@ -306,6 +306,9 @@ class Modes:
     def draw(self, state, noise):
         return state + noise, stats.norm.logpdf(noise).sum(1)
 
+    def log_q(self, state, latents):
+        return stats.norm.logpdf(latents - state).sum(1)
+
     def log_density(self, state, latents):
         parts = [
             np.log(weight) + stats.norm.logpdf(latents, mean, self.scale).sum(1)
@@ -325,7 +328,7 @@ STATES = [np.zeros(2), np.full(2, 20.0)]
 
 def test_optima_get_chains_by_their_evidence():
     problem, rng = Modes([0.7, 0.3]), np.random.default_rng(0)
-    found = nuts.starts_of(problem, STATES, 10, rng)
+    found, _ = nuts.starts_of(problem, STATES, 10, rng)
     assert list(found.optimum) == [0] * 7 + [1] * 3
     assert np.abs(found.theta[:7]).max() < 6 and np.abs(found.theta[7:] - 20).max() < 6
     np.testing.assert_allclose(found.jumps.weights, [0.7, 0.3], atol=0.02)
@@ -334,7 +337,7 @@ def test_optima_get_chains_by_their_evidence():
     own = Coordinates(np.array([1.0, 2.0]), np.array([[2.0, 0.0], [1.0, 3.0]]))
     for jumps, z in ((found.jumps, points), (found.jumps.within(own), own.z(points))):
         np.testing.assert_allclose(np.diff(jumps.log_density(z)), np.diff(expected))
-    assert nuts.starts_of(Modes([1.0, 1e-9]), STATES, 10, rng).jumps is None
+    assert nuts.starts_of(Modes([1.0, 1e-9]), STATES, 10, rng)[0].jumps is None
 
 
 def test_chains_jump_between_optima_as_often_as_these_have_mass(rng):
@@ -342,7 +345,7 @@ def test_chains_jump_between_optima_as_often_as_these_have_mass(rng):
     # By other weights and wider Gaussians: only the density says how often.
     parts = [Coordinates(mean, 1.3 * np.eye(2)) for mean in STATES]
     jumps = Jumps(np.array([0.4, 0.6]), parts)
-    starts = nuts.starts_of(problem, STATES, 8, rng)
+    starts, _ = nuts.starts_of(problem, STATES, 8, rng)
     place = Place(problem, STATES[0], Coordinates(np.ones(2), np.eye(2)), starts.theta)
     sampler = Sampler(place, starts.optimum, rng, lambda: False, jumps)
     sampler.warm_up(NutsRequest())

@@ -26,6 +26,7 @@ from ngvi.inference.draws.pareto import ERRORS_OF_K, smoothed
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Problem
+from ngvi.inference.tables import two_digits
 
 #: Z-score of a two-sided limit of 95 %.
 TWO_SIDED = 1.96
@@ -88,9 +89,11 @@ class Accuracy:
         if self.names and np.isinf(self.limits.max(1)).all():
             said.append(f"errors unknown; worst: {self.worst(1)[0]}")
         elif self.names:
-            of_means, of_sds = self.limits.max(1)
-            means = f"within {of_means:.2g} sd" if np.isfinite(of_means) else "without a limit"
-            sds = f"within {100 * of_sds:.2g} %" if np.isfinite(of_sds) else "without a limit"
+            limits = self.limits.max(1) * [1, 100]
+            means, sds = (
+                f"within {two_digits(limit)} {unit}" if limit < np.inf else "without a limit"
+                for limit, unit in zip(limits, ("sd", "%"), strict=True)
+            )
             said.append(f"means {means}, sds {sds} (95 % limits); worst: {self.worst(1)[0]}")
         return "; ".join(said)
 

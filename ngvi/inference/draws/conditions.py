@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ngvi.inference.arguments import CORRECTED, NUTS
-from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Objective, Problem
 from ngvi.inference.verdict.outcome import APPROXIMATE
 
@@ -65,12 +64,4 @@ def why_without_density(result: Any, problem: Problem) -> str:
 
 def unseen(result: Any) -> str:
     """Say of what importance weights see nothing, if so."""
-    said, share = [], sum(one.weight for one in result.optima[1:])
-    if result.verdict == APPROXIMATE:
-        said.append(result.change.in_words())
-    if share >= 1.0 - LEVELS.confidence:
-        said.append(
-            f"other optima hold about {100 * share:.0f} % of the posterior, by their bounds, and "
-            "limits are for this one alone"
-        )
-    return "; ".join(said)
+    return result.change.in_words() if result.verdict == APPROXIMATE else ""

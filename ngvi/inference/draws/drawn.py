@@ -28,11 +28,21 @@ from ngvi.inference.draws import conditions
 from ngvi.inference.draws.accuracy import (
     ENOUGH_DRAWS,
     Accuracy,
+    flat,
     in_models,
     is_by_modes,
     numbers,
 )
+from ngvi.inference.draws.going_on import MOST_GRADIENTS, seconds_of_chains, way_on
 from ngvi.inference.draws.nuts import STATISTICS, WAY_OUT, NutsResult, run_until
+from ngvi.inference.draws.others import (
+    DRAWS_ELSEWHERE,
+    HEAVY,
+    Elsewhere,
+    elsewhere,
+    states_of,
+    with_others,
+)
 from ngvi.inference.draws.pareto import EQUAL, USABLE
 from ngvi.inference.draws.proposals import (
     NUM_DRAWS,
@@ -42,7 +52,6 @@ from ngvi.inference.draws.proposals import (
     Weighed,
     proposal_for,
 )
-from ngvi.inference.draws.sampler import BY_MODES, NutsRequest
 from ngvi.inference.options import LEVELS
 from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable, say_price
 from ngvi.inference.problem import Problem
@@ -55,12 +64,9 @@ FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
 MAX_LATENTS = 2000
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
-#: Usual and largest numbers of gradients of NUTS, the latter those of four chains of 1,000 draws
-#: and as much warm-up, of 60 steps each. Seconds that draws may take, those by weights as long as
-#: the fit, and those of chains so many times as long.
-USUAL_GRADIENTS, MOST_GRADIENTS, LEAST_SECONDS, TIMES_THE_FIT = 50_000, 500_000, 10.0, 10.0
-#: Seconds of a step of all chains besides that of the model.
-STEP_OF_CHAINS = 1e-3
+#: Seconds that draws may take, those by weights as long as the fit, and those of chains so many
+#: times as long.
+LEAST_SECONDS, TIMES_THE_FIT = 10.0, 10.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -204,6 +210,9 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
         found = _by_nuts(result, found, asked, time.perf_counter() + seconds, makes.weighed)
+    if found.method != NUTS:
+        accuracy = with_others(found.accuracy, result, *makes.judged, makes.others, most=HEAVY)
+        found = dataclasses.replace(found, accuracy=accuracy)
     result.seconds += time.perf_counter() - start
     if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
         warn(f"The draws are doubtful: {found.accuracy.words}. {way}")
@@ -222,30 +231,11 @@ def best_of(chains: Diagnostics, others: Diagnostics) -> Diagnostics:
     return min((chains, others), key=_order)
 
 
-def _order(draws: Diagnostics) -> tuple[bool, float]:
-    return bool(draws.accuracy.fault), draws.accuracy.worst_limit
-
-
-def way_on(result: Any, found: Diagnostics) -> str:
-    """Say how to go on from doubtful draws, and what it costs; nothing if there is no way.
-
-    Chains that were not accurate say how many gradients it takes, as noise falls with their root.
-    """
-    if found.accuracy.is_accurate or result.change is not None or not found.log_weights.size:
-        return ""
-    words, counts = "result.with_draws('nuts') runs NUTS", [float(USUAL_GRADIENTS), MOST_GRADIENTS]
-    if found.method == NUTS:
-        words, counts = "result.nuts(num_samples=...) takes longer chains", [math.inf]
-    if found.chains is not None:
-        own = found.chains.accuracy
-        times = math.inf if own.fault else (own.worst_limit / LEVELS.negligible) ** 2
-        counts = [found.chains.num_gradients * times]
-    if not math.isfinite(counts[0]):
-        return f"{words}."
-    seconds = [seconds_of_chains(result, count) for count in counts]
-    price = f", {' to '.join(f'{one:,.2g}' for one in seconds)} s"
-    price = price if math.isfinite(seconds[0]) else ""
-    return f"{words}: about {' to '.join(f'{one:,.0f}' for one in counts)} gradients{price}."
+def _order(draws: Diagnostics) -> tuple[bool, bool, float]:
+    """Order by accuracy, faults, and the limits of all numbers, of which few may be infinite."""
+    accuracy = draws.accuracy
+    average = np.minimum(accuracy.limits, 1.0).mean() if accuracy.names else 1.0
+    return not accuracy.is_accurate, bool(accuracy.fault), average
 
 
 class _Maker:
@@ -257,6 +247,8 @@ class _Maker:
         self.result, self.problem, self.state, self.rng = result, problem, state, rng
         self.left = left
         self.weighed: Weighed | None = None  # the draws that are nearest to the posterior
+        self.others: list[Elsewhere] = []
+        self.judged = np.empty((0, 0)), np.empty(0)  # numbers of draws, and their weights
         self.why_no_weights = conditions.why_undefined(result, problem)
         self.why_no_density = conditions.why_without_density(result, problem)
 
@@ -282,6 +274,9 @@ class _Maker:
         try:
             proposal = Proposal(self.problem, self.state, (), self.density)
             self.weighed = pilot = proposal.weighed(count, self.rng)
+            states = states_of(self.result, self.problem, self.state)
+            if len(states) * DRAWS_ELSEWHERE * self.result.cost.prices.draw < 0.5 * self.left:
+                self.others = elsewhere(self.problem, states, pilot.evidence)
         except ValueError as error:
             return undefined(str(error))
         how = f"the Gaussian, judged by weights of {count:,} draws"
@@ -323,24 +318,13 @@ class _Maker:
         values = numbers(self.result, found.own)
         of_weights = found.log_weights, found.missing, NUM_DRAWS, is_corrected
         accuracy = Accuracy.of_weights(values, *of_weights, conditions.unseen(self.result))
+        self.judged = flat(values), np.exp(found.log_weights)
+        accuracy = with_others(accuracy, self.result, *self.judged, self.others, least=HEAVY)
         rounding = self.problem.rounding(float(np.abs(found.raw[np.isfinite(found.raw)]).max()))
         if rounding > EQUAL and not accuracy.is_accurate:
             words = f"log weights are rounded by about {rounding:.1g} nats: use float64"
             return dataclasses.replace(accuracy, fault=words)
         return accuracy
-
-
-def seconds_of_chains(result: Any, gradients: float = USUAL_GRADIENTS) -> float:
-    """Return the seconds of chains without conditional modes; infinite if not known.
-
-    All chains share a call of the model, which has its own price beside that of their gradients.
-    """
-    prices, chains = result.cost.prices, NutsRequest().num_chains
-    if math.isnan(prices.gradient):
-        return math.inf
-    call = np.nan_to_num(prices.call) + chains * prices.gradient
-    each = STEP_OF_CHAINS + call / (BY_MODES if is_by_modes(result) else 1.0)
-    return float(gradients / chains * each)
 
 
 def _may_go_on(result: Any, makes: _Maker, seconds: float) -> bool:

@@ -29,6 +29,7 @@ from ngvi.inference.draws.accuracy import Accuracy, flat, in_models, numbers, ow
 from ngvi.inference.draws.chains import effective_draws, r_hat
 from ngvi.inference.draws.coordinates import MAX_DENSE, Coordinates
 from ngvi.inference.draws.jumps import Jumps
+from ngvi.inference.draws.others import HEAVY, Elsewhere, elsewhere, states_of, with_others
 from ngvi.inference.draws.proposals import Proposal, Weighed, proposal_for
 from ngvi.inference.draws.sampler import ROUND, NutsRequest, Place, Sampler
 from ngvi.inference.estimate import State
@@ -36,12 +37,8 @@ from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.tells import TellsWhatItHas, door_with_options_of
 
-#: Draws of each optimum that chains begin at, by their weights.
+#: Draws of the best optimum that chains begin at, by their weights.
 NUM_DRAWS = 1000
-#: Evidence of an optimum, as a part of all, from which chains jump to it.
-HEAVY = 0.01
-#: Nats below the best bound from which an optimum gets no chain.
-FAR_BELOW = 10.0
 #: Draws of a chain at most.
 MOST_DRAWS = 800
 #: Statistics of transitions by ArviZ's names, each with numpy's kinds of its numbers.
@@ -79,31 +76,32 @@ def starts_of(
     num_chains: int,
     rng: np.random.Generator,
     known: Weighed | None = None,
-) -> Beginnings:
+) -> tuple[Beginnings, list[Elsewhere]]:
     """Choose where chains begin.
 
     :param states: of the optima, the best first.
-    :param known: draws of a single optimum, which serve if they are worth a start for each chain.
+    :param known: draws at the best one, which serve if they are worth a start for each chain.
+    :return: beside that, draws at the other optima.
     :raises ValueError: if the log density is finite at no draw.
     """
-    if known is not None and len(states) == 1 and known.effective >= num_chains:
-        return Beginnings(known.latents[known.picked(num_chains, rng)], np.zeros(num_chains, int))
-    how = NUM_DRAWS, rng
-    pilots = [Proposal(problem, state).weighed(*how) for state in states]
-    pairs = zip(states, pilots, strict=True)
-    found = [proposal_for(problem, *pair, rng).weighed(*how) for pair in pairs]
-    evidence = np.array([one.evidence for one in found])
-    weights = np.exp(evidence - np.logaddexp.reduce(evidence))
+    if known is None or known.effective < num_chains:
+        pilot = Proposal(problem, states[0]).weighed(NUM_DRAWS, rng)
+        known = proposal_for(problem, states[0], pilot, rng).weighed(NUM_DRAWS, rng)
+    others = elsewhere(problem, states, known.evidence)
+    weights = np.array([1.0, *(one.shares.sum() for one in others)])
+    weights /= weights.sum()
     middles = (np.arange(num_chains) + 0.5) / num_chains
     optimum = np.minimum(np.searchsorted(np.cumsum(weights), middles), len(states) - 1)
     counts = np.bincount(optimum, minlength=len(states))
-    some = zip(found, counts, strict=True)
-    theta = np.concatenate([one.latents[one.picked(n, rng)] for one, n in some])
+    theta = [known.latents[known.picked(counts[0], rng)]]
+    for one, count in zip(others, counts[1:], strict=True):
+        parts = one.shares / max(one.shares.sum(), np.finfo(float).tiny)
+        theta.append(one.latents[rng.choice(len(parts), count, p=parts)] if count else theta[0][:0])
     heavy, jumps = np.flatnonzero(weights >= HEAVY), None
     if len(heavy) > 1 and problem.space.dim <= MAX_DENSE:
         parts = [Coordinates.of_fit(problem, states[i]) for i in heavy]
         jumps = Jumps(weights[heavy] / weights[heavy].sum(), parts)
-    return Beginnings(theta, optimum, jumps)
+    return Beginnings(np.concatenate(theta), optimum, jumps), others
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -196,7 +194,7 @@ def run_until(
             return cost.gradients > limit_gradients or time.perf_counter() > deadline
 
         states = states_of(result, problem, state)
-        starts = starts_of(problem, states, request.num_chains, rng, known)
+        starts, others = starts_of(problem, states, request.num_chains, rng, known)
         places = _places(result, problem, state, starts)
         sampler = Sampler(places[0], starts.optimum, rng, is_over, starts.jumps, *places[1:])
         sampler.warm_up(request)
@@ -212,6 +210,9 @@ def run_until(
                 break
             if request.num_warmup is not None or not sampler.moved(found):
                 count = min(_enough(accuracy, count), most)
+        rows = flat(draws, 2).reshape(found.diverged.size, -1)
+        weights = np.full(len(rows), 1.0 / len(rows))
+        accuracy = with_others(accuracy, result, rows, weights, others, most=HEAVY)
         gradients = math.ceil(cost.total)
     of_each = found.diverged, found.energy, found.steps, found.accepted
     stats = dict(zip(STATISTICS, of_each, strict=True))
@@ -251,12 +252,3 @@ def draws_at(result: Any, latents: np.ndarray) -> dict[str, np.ndarray]:
     """Return the latent sites, constrained, at the model's own latents, ``(chains, draws, d)``."""
     found = numbers(result, latents.reshape(-1, latents.shape[2])).items()
     return {name: value.reshape(*latents.shape[:2], *value.shape[1:]) for name, value in found}
-
-
-def states_of(result: Any, problem: Problem, state: State) -> list[State]:
-    """Return the fit's own state, and those of optima that may hold a part of the posterior."""
-    optima = result.optima
-    if problem.space.has_model_parameters:
-        return [state]  # others are optima with other parameters of the model
-    others = [optimum for optimum in optima[1:] if optimum.bound > optima[0].bound - FAR_BELOW]
-    return [state, *(result._ppl.state_of(problem, optimum.params) for optimum in others)]

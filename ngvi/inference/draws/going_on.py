@@ -1,0 +1,64 @@
+"""The way from doubtful draws to better ones, and its price."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ngvi.inference.arguments import NUTS
+from ngvi.inference.draws.accuracy import is_by_modes
+from ngvi.inference.draws.nuts import MOST_DRAWS
+from ngvi.inference.draws.others import TOO_LITTLE
+from ngvi.inference.draws.sampler import BY_MODES, NutsRequest
+from ngvi.inference.options import LEVELS
+from ngvi.inference.tables import two_digits
+
+#: Usual and largest numbers of gradients of NUTS, the latter those of four chains of 1,000 draws
+#: and as much warm-up, of 60 steps each.
+USUAL_GRADIENTS, MOST_GRADIENTS = 50_000, 500_000
+#: Seconds of a step of all chains besides that of the model.
+STEP_OF_CHAINS = 1e-3
+
+
+def way_on(result: Any, found: Any) -> str:
+    """Say how to go on from doubtful draws, and what it costs; nothing if there is no way.
+
+    Chains that were not accurate say how many gradients it takes, as noise falls with their root.
+    """
+    accuracy, chains = found.accuracy, found.chains
+    is_lost = accuracy.is_accurate or TOO_LITTLE in accuracy.fault or not found.log_weights.size
+    if is_lost or result.change is not None:
+        return ""
+    before, words = "", "result.with_draws('nuts') runs NUTS"
+    counts = [float(USUAL_GRADIENTS), float(MOST_GRADIENTS)]
+    if chains is not None:
+        own, done = chains.accuracy, chains.num_gradients
+        times = math.inf if own.fault else (own.worst_limit / LEVELS.negligible) ** 2
+        if done >= MOST_GRADIENTS or chains.latents.shape[1] >= MOST_DRAWS:
+            words = "result.nuts(num_samples=...) takes longer chains"
+            counts = [done * times] if math.isfinite(times) else []
+        elif math.isfinite(times):
+            counts = [min(done * times, MOST_GRADIENTS)]
+        if found.method != NUTS:
+            before = f"Chains of {done:,} gradients were no better. "
+    if not counts:
+        return f"{before}{words}."
+    seconds = [seconds_of_chains(result, count) for count in counts]
+    price = f", {' to '.join(map(two_digits, seconds))} s" if math.isfinite(seconds[0]) else ""
+    return f"{before}{words}: about {' to '.join(map(two_digits, counts))} gradients{price}."
+
+
+def seconds_of_chains(result: Any, gradients: float = USUAL_GRADIENTS) -> float:
+    """Return the seconds of chains without conditional modes; infinite if not known.
+
+    All chains share a call of the model, which has its own price beside that of their gradients.
+    """
+    prices, chains = result.cost.prices, NutsRequest().num_chains
+    if math.isnan(prices.gradient):
+        return math.inf
+    call = np.nan_to_num(prices.call) + chains * prices.gradient
+    if is_by_modes(result):
+        call = call / BY_MODES if math.isnan(prices.own) else chains * prices.own
+    return float(gradients / chains * (STEP_OF_CHAINS + call))
