@@ -322,4 +322,5 @@ def _single(program: Any, equation: Any) -> Callable[..., Any]:
         (result,) = jax.core.eval_jaxpr(single, (), *some)
         return result
 
-    return run
+    # The program of a number does not broadcast to the elements of a term.
+    return run if equation.outvars[0].aval.shape else jnp.vectorize(run)

@@ -11,8 +11,9 @@ from ngvi.inference.draws import chains, nuts
 from ngvi.inference.draws.accuracy import Accuracy, in_models, own_problem
 from ngvi.inference.draws.coordinates import Coordinates
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.sampler import NutsRequest, Place, Sampler
+from ngvi.inference.draws.sampler import NutsRequest, Place, Sampler, are_modes_dear
 from ngvi.inference.draws.trajectories import Trajectories, rectangle
+from ngvi.inference.problem import Prices
 from ngvi.latents.layout import Site
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, log_evidence, result, shared_result
@@ -236,6 +237,20 @@ def test_chains_go_through_modes_where_the_models_own_latents_are_a_funnel(
     sampler.warm_up(NutsRequest(num_warmup=25))
     assert sampler.moved(sampler.run(25)) == is_funnel
     assert sampler.place is (by_modes if is_funnel else place)
+
+
+@pytest.mark.parametrize(
+    ("prices", "is_dear"),
+    [
+        (Prices(gradient=3e-5, call=4e-4), False),
+        (Prices(gradient=1e-4, call=1e-3), False),
+        (Prices(gradient=6e-4, call=2e-2), True),
+        (Prices(gradient=3e-5, call=4e-4, own=2e-5), True),  # a fit without modes was tried too
+        (Prices(), True),
+    ],
+)
+def test_chains_begin_by_conditional_modes_where_these_cost_little(prices, is_dear):
+    assert are_modes_dear(prices, 32) is is_dear
 
 
 COUNTS = np.array([0.0, 2, 7, 1, 15, 4, 1, 30])

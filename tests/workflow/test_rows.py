@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.stats import multivariate_normal
 
 from tests import models
@@ -322,6 +323,27 @@ def test_a_model_of_discrete_latents_has_no_rows(ppl):
     args = tuple(map(ppl.argument, (X, group, y)))
     with pytest.raises(ValueError, match="sums out discrete latents"):
         result(ppl, models.mixture(ppl), args).loo()
+
+
+def test_rows_may_have_no_predictors_of_their_own(ppl):
+    """Counts of equal mean and dispersion: the model computes with numbers, not with rows."""
+    y = np.repeat([0.0, 1.0, 2.0, 3.0, 4.0], [109, 65, 22, 3, 1])
+
+    def counts(y):
+        mean = ppl.sample("mean", ppl.dist.HalfNormal(ppl.array(5.0)))
+        size = ppl.sample("size", ppl.dist.LogNormal(ppl.array(2.0), 1.0))
+        if ppl.is_numpyro:
+            of_rows = ppl.dist.NegativeBinomial2(mean, size)
+        else:
+            of_rows = ppl.dist.NegativeBinomial(size, logits=ppl.np.log(mean / size))
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", of_rows, obs=y)
+
+    with ppl.float64():
+        fitted = ppl.fit(counts, ppl.array(y), effort="quick", draws="gaussian")
+        mean, size = fitted.summary()["mean"][["mean", "size"]]
+        at_mean = stats.nbinom.logpmf(y, size, size / (size + mean)).sum()
+        assert fitted.loo().elpd_loo == pytest.approx(at_mean, abs=3.0)
 
 
 def test_missing_data_are_counted(ppl):

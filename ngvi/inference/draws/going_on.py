@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ngvi.inference.arguments import NUTS
 from ngvi.inference.draws.accuracy import is_by_modes
 from ngvi.inference.draws.nuts import MOST_DRAWS
 from ngvi.inference.draws.others import TOO_LITTLE
-from ngvi.inference.draws.sampler import BY_MODES, NutsRequest
+from ngvi.inference.draws.sampler import NutsRequest, are_modes_dear, seconds_of_step
 from ngvi.inference.options import LEVELS
 from ngvi.inference.tables import two_digits
 
 #: Usual and largest numbers of gradients of NUTS, the latter those of four chains of 1,000 draws
 #: and as much warm-up, of 60 steps each.
 USUAL_GRADIENTS, MOST_GRADIENTS = 50_000, 500_000
-#: Seconds of a step of all chains besides that of the model.
-STEP_OF_CHAINS = 1e-3
 
 
 def way_on(result: Any, found: Any) -> str:
@@ -36,11 +32,11 @@ def way_on(result: Any, found: Any) -> str:
     if chains is not None:
         own, done = chains.accuracy, chains.num_gradients
         times = math.inf if own.fault else (own.worst_limit / LEVELS.negligible) ** 2
-        if done >= MOST_GRADIENTS or chains.latents.shape[1] >= MOST_DRAWS:
+        is_over = done >= MOST_GRADIENTS or chains.latents.shape[1] >= MOST_DRAWS
+        if is_over or MOST_GRADIENTS < done * times < math.inf:
             words = "result.nuts(num_samples=...) takes longer chains"
+        if is_over or math.isfinite(times):
             counts = [done * times] if math.isfinite(times) else []
-        elif math.isfinite(times):
-            counts = [min(done * times, MOST_GRADIENTS)]
         if found.method != NUTS:
             before = f"Chains of {done:,} gradients were no better. "
     if not counts:
@@ -51,14 +47,9 @@ def way_on(result: Any, found: Any) -> str:
 
 
 def seconds_of_chains(result: Any, gradients: float = USUAL_GRADIENTS) -> float:
-    """Return the seconds of chains without conditional modes; infinite if not known.
-
-    All chains share a call of the model, which has its own price beside that of their gradients.
-    """
+    """Return the seconds of chains where they begin; infinite if not known."""
     prices, chains = result.cost.prices, NutsRequest().num_chains
     if math.isnan(prices.gradient):
         return math.inf
-    call = np.nan_to_num(prices.call) + chains * prices.gradient
-    if is_by_modes(result):
-        call = call / BY_MODES if math.isnan(prices.own) else chains * prices.own
-    return float(gradients / chains * (STEP_OF_CHAINS + call))
+    is_left_out = is_by_modes(result) and are_modes_dear(prices, chains)
+    return gradients / chains * seconds_of_step(prices, chains, is_left_out)

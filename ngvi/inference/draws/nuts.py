@@ -31,7 +31,7 @@ from ngvi.inference.draws.coordinates import MAX_DENSE, Coordinates
 from ngvi.inference.draws.jumps import Jumps
 from ngvi.inference.draws.others import HEAVY, Elsewhere, elsewhere, states_of, with_others
 from ngvi.inference.draws.proposals import Proposal, Weighed, proposal_for
-from ngvi.inference.draws.sampler import ROUND, NutsRequest, Place, Sampler
+from ngvi.inference.draws.sampler import ROUND, NutsRequest, Place, Sampler, are_modes_dear
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
@@ -233,13 +233,14 @@ def _enough(accuracy: Accuracy, count: int) -> int:
 def _places(result: Any, problem: Problem, state: State, starts: Beginnings) -> list[Place]:
     """Return where chains begin, and where else they may run.
 
-    Locals by their conditional modes have a search in each gradient. So chains begin in the model's
-    own latents, if data and parameters are those of the model, scales have a matrix, and no chain
-    jumps.
+    Locals by their conditional modes have a search in each gradient. Where that is dear, chains
+    begin in the model's own latents, if data and parameters are those of the model, scales have a
+    matrix, and no chain jumps.
     """
     own, to_own = Coordinates.of_fit(problem, state), partial(in_models, result)
     place = Place(problem, state, own, starts.theta, to_own)
-    if starts.jumps is not None or own.scale.ndim == 1:
+    is_dear = are_modes_dear(result.cost.prices, len(starts.theta))
+    if starts.jumps is not None or own.scale.ndim == 1 or not is_dear:
         return [place]
     other = own_problem(result, problem)
     if other is None:
