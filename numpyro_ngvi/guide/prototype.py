@@ -79,7 +79,8 @@ def _set_up_replay(guide: Any, trace: Trace, args: tuple, kwargs: dict) -> None:
     )
     guide._postprocess_fn = handlers.seed(postprocess_fn, rng_seed=0)
     if has_deterministic:
-        jax.eval_shape(guide._postprocess_fn, guide._init_locs)
+        with handlers.block():  # whoever runs the guide sees no sites of this run
+            jax.eval_shape(guide._postprocess_fn, guide._init_locs)
 
 
 def cached_of_fit(guide: Any, kind: str, find: Callable) -> Any:

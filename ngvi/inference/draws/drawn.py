@@ -275,8 +275,10 @@ class _Maker:
             proposal = Proposal(self.problem, self.state, (), self.density)
             self.weighed = pilot = proposal.weighed(count, self.rng)
             states = states_of(self.result, self.problem, self.state)
-            if len(states) * DRAWS_ELSEWHERE * self.result.cost.prices.draw < 0.5 * self.left:
-                self.others = elsewhere(self.problem, states, pilot.evidence)
+            wanted = DRAWS_ELSEWHERE * (len(states) - 1)
+            if some := num_affordable(self.result, wanted, 0.5 * self.left):
+                each = max(1, some // (len(states) - 1))
+                self.others = elsewhere(self.problem, states, pilot.evidence, each)
         except ValueError as error:
             return undefined(str(error))
         how = f"the Gaussian, judged by weights of {count:,} draws"

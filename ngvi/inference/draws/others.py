@@ -49,21 +49,24 @@ def states_of(result: Any, problem: Problem, state: State) -> list[State]:
     return [state, *(result._ppl.state_of(problem, optimum.params) for optimum in others)]
 
 
-def elsewhere(problem: Problem, states: list[State], evidence: float) -> list[Elsewhere]:
+def elsewhere(
+    problem: Problem, states: list[State], evidence: float, count: int = DRAWS_ELSEWHERE
+) -> list[Elsewhere]:
     """Draw at the other optima.
 
     :param states: of all optima, the best first.
     :param evidence: logarithm of the mass at the best optimum, in nats.
+    :param count: draws at each.
     """
     space, rng, found = problem.space, np.random.default_rng(0), []
     for index, other in enumerate(states[1:], 1):
-        noise = rng.standard_normal((DRAWS_ELSEWHERE, space.noise_dim))
+        noise = rng.standard_normal((count, space.noise_dim))
         latents, log_q = space.draw(other, noise)
         logs = [space.log_q(one, latents) + math.log(NUM_DRAWS) for one in states[:index]]
         values = problem.objective.log_density(states[0], latents)
         with np.errstate(over="ignore", invalid="ignore"):
             shares = np.exp(values - evidence - scipy.special.logsumexp([*logs, log_q], 0))
-        shares = np.where(np.isfinite(shares), shares, 0.0) / DRAWS_ELSEWHERE
+        shares = np.where(np.isfinite(shares), shares, 0.0) / count
         found.append(Elsewhere(latents, shares))
     return found
 
