@@ -87,7 +87,7 @@ ELSEWHERE = {
     "Diagnostics": {
         "pareto_k": "khat k_hat k pareto_k_error",
         "log_weights, minus infinity at a draw without a density": "num_dropped",
-        "effective_sample_size": "ess n_eff",
+        "log_weights, whose mean is the bound": "bound bound_error effective_sample_size",
         "accuracy": "are_trusted worst marginals pareto_k_error",
     },
     "LogEvidence": {"value": "mean estimate", "error": "sd std se"},

@@ -52,6 +52,7 @@ class LocalSearch(Search):
         self.estimate = NO_ESTIMATE  #: Estimate at the state, over the sample.
         self.pairs: Pairs = []
         self.radius, self.step_size = LEVELS.notable, 1.0
+        self.damping = 1.0  #: Factor of a step after a step that has led too far.
         self.coarse_state: State = None
         self.flattest = 1.0  #: The least curvature that was seen, of the metric's.
         self._stops_when_coarse = False
@@ -210,7 +211,7 @@ class LocalSearch(Search):
                 return Status.MAX_STEPS
             if _is_stalled(values, gap, self.gap, options):
                 return Status.STUCK
-            step = self._metric().step(found.direction, 1.0, self.radius)
+            step = self._metric().step(found.direction, self.damping, self.radius)
             if step is None:
                 return Status.STUCK
             self.step_size = step.step_size
@@ -276,13 +277,17 @@ class LocalSearch(Search):
             self.radius = max(self.radius, LEVELS.growth * step.length)
         elif ends < -(1.0 - LEVELS.negligible) * step.slope:
             self.radius = max(0.5 * step.length, self._rounding)
-        is_short = self._is_short(step, ends)
+        is_short, space = self._is_short(step, ends), self.problem.space
+        # An integrated bound has exact slopes, whose secant says how far the step should have led.
+        is_exact = self.problem.objective.is_exact and not space.has_model_parameters
+        is_too_long = is_exact and ends < 0 and not is_short
+        self.damping = step.slope / (step.slope - ends) if is_too_long else 1.0
         self._metric().accepted(step, self.estimate.mean, estimate.mean, is_short)
         if not is_short:
             self.pairs.clear()
         # Of long steps only one with other parameters is a pair: along a ridge of them and the
         # Gaussians no metric says where to go.
-        if self.options.quasi_newton and (is_short or self.problem.space.has_model_parameters):
+        if self.options.quasi_newton and (is_short or space.has_model_parameters):
             y = self.estimate.mean.natural - estimate.mean.natural
             self.pairs.append((step.change, y))
             del self.pairs[: -max(self._metric().max_pairs, 1)]

@@ -40,7 +40,7 @@ class Prices:
     call: float = math.nan  #: Seconds of the shortest call for gradients, of a few points.
     group: float = math.nan  #: Seconds of a group of draws, with its natural gradient.
     by_modes: float = math.nan  #: Seconds of a group with locals by their conditional modes.
-    own: float = math.nan  #: Seconds of a gradient without these, of a fit that had both.
+    own: float = math.nan  #: Seconds of a gradient without modes, of a fit that tried both ways.
 
     @property
     def draw(self) -> float:

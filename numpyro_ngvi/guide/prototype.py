@@ -56,7 +56,7 @@ def set_up_prototype(guide: Any, args: tuple, kwargs: dict) -> float:
         guide.prototype_trace, guide._prototype_frames = trace, _frames(trace)
     try:
         _set_up_replay(guide, trace, *as_jax((args, kwargs)))
-    except (TypeError, IndexError):  # of its data the model takes plain numbers, as numpy's
+    except (TypeError, IndexError):  # the model takes plain numbers of its data, which numpy gives
         _set_up_replay(guide, trace, args, kwargs)
     # A plate inside scan leaves no site in the trace, and takes no minibatches.
     guide._prototype_frame_full_sizes = {

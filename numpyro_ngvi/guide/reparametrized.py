@@ -113,9 +113,9 @@ class ModeMap:
         return _each(self._of_one(held, start, params), latents)
 
     def draws(self, held: list, start: jax.Array, latents: jax.Array, params: Any) -> tuple:
-        """Draws ``(N, d)`` in the model's coordinates, their log density, and lost locals.
+        """Draws ``(N, d)`` in the model's coordinates, log densities, and locals without a mode.
 
-        The log density is that of the guide's vectors: with the map's determinant.
+        The log densities are those of the guide's vectors, and include the map's determinant.
         """
         density, own = self.at(held, params), self._of_one(held, start, params)
 

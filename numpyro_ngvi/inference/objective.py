@@ -242,7 +242,7 @@ class Objective(problem.Objective):
         return {"runs_once": is_short, "num_numbers": 0 if is_short else draws * self._data_size}
 
     def _is_guides(self) -> bool:
-        """Return whether the model's arguments are those in which the guide finds modes."""
+        """Return whether the guide finds modes given the same data as the model has."""
         held = jax.tree.leaves(self.guide._data)
         return all(map(operator.is_, held, self._arguments.leaves))
 

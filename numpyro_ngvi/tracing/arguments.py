@@ -36,10 +36,10 @@ class Arguments:
         self._dynamic, self.arrays = [], []
 
     def call(self, program: Callable, *inputs: Any) -> Any:
-        """``program(*inputs, arrays)``; the arrays become constants where they cannot be traced.
+        """``program(*inputs, arrays)``; arrays that cannot be traced become constants.
 
-        They are JAX's, which a traced index can enter, or numpy's, of which a model can take a
-        plain number.
+        Constants are JAX's arrays, which a traced index can enter, or else numpy's, of which a
+        model can take plain numbers.
         """
         given = self.leaves
         for constants in (as_jax, list):

@@ -49,7 +49,7 @@ def abstract_trace(
         run_in_jax = partial(run, *as_jax((args, kwargs)))
     try:
         jax.eval_shape(run_in_jax)
-    except (TypeError, IndexError):  # as numpy's, with which it computes
+    except (TypeError, IndexError):  # the model takes plain numbers of its data, which numpy gives
         jax.eval_shape(partial(run, args, kwargs))
     return found
 

@@ -195,9 +195,8 @@ def test_of_an_exact_posterior_the_weights_are_the_evidence(ppl):
     assert found.accuracy.is_accurate and found.method == "gaussian"
     assert found.num_draws == len(found.log_weights) == 4000 and found.pareto_k == 0.0
     assert found.importance_weighted_bound == pytest.approx(log_evidence(), abs=1e-9)
-    assert found.bound == pytest.approx(log_evidence(), abs=1e-9)
+    np.testing.assert_allclose(found.log_weights, log_evidence(), rtol=0, atol=1e-9)
     assert found.importance_weighted_bound_error < 1e-9
-    assert found.effective_sample_size == pytest.approx(4000)
 
 
 @pytest.mark.parametrize("name", PPLS)
@@ -302,7 +301,7 @@ def test_partners_in_a_list_are_weighed_too(ppl):
     evidence = 2 * stats.norm(0, np.sqrt(2)).logpdf(1.0)
     error = found.importance_weighted_bound_error
     assert abs(found.importance_weighted_bound - evidence) < 4 * error
-    assert found.bound < evidence - 0.05  # the partner is not at its best
+    assert found.log_weights.mean() < evidence - 0.05  # the partner is not at its best
     assert found.accuracy.names == ("a",) and found.latents is None
     assert set(fitted.sample(4)) == {"a", "b"}
     assert fitted.posterior.mean.shape == (1,)

@@ -79,7 +79,7 @@ def steps(name: str, arrays: list) -> dict[str, Any]:
 
 def fitted(arrays: list) -> dict[str, Any]:
     result = fit(model, *arrays, progress_bar=False, rng_key=jax.random.key(0))
-    found = [result.bound, result.cost.gradients, result.diagnostics.bound]
+    found = [result.bound, result.cost.gradients, result.diagnostics.log_weights.mean()]
     return {"losses": found, "params": numbers(result.params), "words": result.reason}
 
 

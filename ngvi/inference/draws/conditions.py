@@ -6,7 +6,6 @@ from typing import Any
 
 from ngvi.inference.arguments import CORRECTED, NUTS
 from ngvi.inference.problem import Objective, Problem
-from ngvi.inference.verdict.outcome import APPROXIMATE
 
 
 def check_may_draw(asked: str, problem: Problem, is_alone: bool, has_batches: bool) -> None:
@@ -60,8 +59,3 @@ def why_without_density(result: Any, problem: Problem) -> str:
     if [part is result.guide for part in result._gaussians()] != [True]:
         return f"the guide ({type(result.guide).__name__}) is not a NaturalGaussianGuide"
     return why_undefined(result, problem)
-
-
-def unseen(result: Any) -> str:
-    """Say of what importance weights see nothing, if so."""
-    return result.change.in_words() if result.verdict == APPROXIMATE else ""

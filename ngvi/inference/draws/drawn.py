@@ -28,7 +28,6 @@ from ngvi.inference.draws import conditions
 from ngvi.inference.draws.accuracy import (
     ENOUGH_DRAWS,
     Accuracy,
-    flat,
     in_models,
     is_by_modes,
     numbers,
@@ -37,7 +36,7 @@ from ngvi.inference.draws.going_on import MOST_GRADIENTS, seconds_of_chains, way
 from ngvi.inference.draws.nuts import STATISTICS, WAY_OUT, NutsResult, run_until
 from ngvi.inference.draws.others import (
     DRAWS_ELSEWHERE,
-    HEAVY,
+    TOO_LITTLE,
     Elsewhere,
     elsewhere,
     states_of,
@@ -57,6 +56,7 @@ from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable, say_price
 from ngvi.inference.problem import Problem
 from ngvi.inference.saved.schema import printable
 from ngvi.inference.tells import TellsWhatItHas
+from ngvi.inference.verdict.outcome import APPROXIMATE
 
 #: Draws of those that are corrected, at first and where these are not accurate.
 FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
@@ -151,23 +151,6 @@ class Diagnostics(TellsWhatItHas):
         return None if self._weighed is None else self._weighed.pareto_k
 
     @property
-    def effective_sample_size(self) -> float | None:
-        """``1 / sum(w^2)`` of the smoothed normalised weights."""
-        return None if self._weighed is None else self._weighed.effective
-
-    @property
-    def bound(self) -> float | None:
-        """The bound ``E_q[log w]`` in nats, from these draws."""
-        finite = self.log_weights[np.isfinite(self.log_weights)]
-        return float(finite.mean()) if len(finite) else None
-
-    @property
-    def bound_error(self) -> float | None:
-        """The standard error of :attr:`bound`, in nats."""
-        finite = self.log_weights[np.isfinite(self.log_weights)]
-        return float(finite.std(ddof=1) / math.sqrt(len(finite))) if len(finite) > 1 else None
-
-    @property
     def importance_weighted_bound(self) -> float | None:
         """``log mean(w)`` in nats: a lower bound on the log evidence in expectation.
 
@@ -202,17 +185,19 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
         rng = np.random.default_rng(result._ppl.seed_of_diagnostics(result))
         makes = _Maker(result, problem, state, rng, seconds)
         found = makes.by_weights(asked)
+        if (known := makes.weighed) is not None:
+            own = known.own, np.exp(known.log_weights)
+            accuracy = with_others(found.accuracy, result, *own, makes.others)
+            found = dataclasses.replace(found, accuracy=accuracy)
         result.cost = dataclasses.replace(result.cost)
         result.cost.share(problem.objective.cost)
     seconds = start + seconds - time.perf_counter() if has_ended else 0.0
     if asked == AUTO:  # also a limit for chains, whose gradients may take longer than the fit's
         seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
-    is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and found.accuracy.is_accurate)
+    is_told = found.accuracy.is_accurate or TOO_LITTLE in found.accuracy.fault
+    is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and is_told)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
         found = _by_nuts(result, found, asked, time.perf_counter() + seconds, makes.weighed)
-    if found.method != NUTS:
-        accuracy = with_others(found.accuracy, result, *makes.judged, makes.others, most=HEAVY)
-        found = dataclasses.replace(found, accuracy=accuracy)
     result.seconds += time.perf_counter() - start
     if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
         warn(f"The draws are doubtful: {found.accuracy.words}. {way}")
@@ -232,7 +217,7 @@ def best_of(chains: Diagnostics, others: Diagnostics) -> Diagnostics:
 
 
 def _order(draws: Diagnostics) -> tuple[bool, bool, float]:
-    """Order by accuracy, faults, and the limits of all numbers, of which few may be infinite."""
+    """Rank draws: accurate ones first, then those without a fault, then by the average limit."""
     accuracy = draws.accuracy
     average = np.minimum(accuracy.limits, 1.0).mean() if accuracy.names else 1.0
     return not accuracy.is_accurate, bool(accuracy.fault), average
@@ -248,7 +233,6 @@ class _Maker:
         self.left = left
         self.weighed: Weighed | None = None  # the draws that are nearest to the posterior
         self.others: list[Elsewhere] = []
-        self.judged = np.empty((0, 0)), np.empty(0)  # numbers of draws, and their weights
         self.why_no_weights = conditions.why_undefined(result, problem)
         self.why_no_density = conditions.why_without_density(result, problem)
 
@@ -319,9 +303,9 @@ class _Maker:
             return Accuracy(fault=f"the guide has {len(parts)} Gaussians in it, not one")
         values = numbers(self.result, found.own)
         of_weights = found.log_weights, found.missing, NUM_DRAWS, is_corrected
-        accuracy = Accuracy.of_weights(values, *of_weights, conditions.unseen(self.result))
-        self.judged = flat(values), np.exp(found.log_weights)
-        accuracy = with_others(accuracy, self.result, *self.judged, self.others, least=HEAVY)
+        changed = self.result.verdict == APPROXIMATE
+        fault = self.result.change.in_words() if changed else ""
+        accuracy = Accuracy.of_weights(values, *of_weights, fault)
         rounding = self.problem.rounding(float(np.abs(found.raw[np.isfinite(found.raw)]).max()))
         if rounding > EQUAL and not accuracy.is_accurate:
             words = f"log weights are rounded by about {rounding:.1g} nats: use float64"

@@ -19,9 +19,9 @@ USUAL_GRADIENTS, MOST_GRADIENTS = 50_000, 500_000
 
 
 def way_on(result: Any, found: Any) -> str:
-    """Say how to go on from doubtful draws, and what it costs; nothing if there is no way.
+    """Say how to go on from doubtful draws, and the price; nothing if there is no way.
 
-    Chains that were not accurate say how many gradients it takes, as noise falls with their root.
+    Chains that were not accurate tell the number of gradients: noise falls with its root.
     """
     accuracy, chains = found.accuracy, found.chains
     is_lost = accuracy.is_accurate or TOO_LITTLE in accuracy.fault or not found.log_weights.size
@@ -47,7 +47,7 @@ def way_on(result: Any, found: Any) -> str:
 
 
 def seconds_of_chains(result: Any, gradients: float = USUAL_GRADIENTS) -> float:
-    """Return the seconds of chains where they begin; infinite if not known."""
+    """Return the seconds of chains in the latents in which chains begin; infinite if not known."""
     prices, chains = result.cost.prices, NutsRequest().num_chains
     if math.isnan(prices.gradient):
         return math.inf

@@ -210,7 +210,7 @@ def run_until(
                 break
             if request.num_warmup is not None or not sampler.moved(found):
                 count = min(_enough(accuracy, count), most)
-        rows = flat(draws, 2).reshape(found.diverged.size, -1)
+        rows = latents.reshape(found.diverged.size, -1)
         weights = np.full(len(rows), 1.0 / len(rows))
         accuracy = with_others(accuracy, result, rows, weights, others, most=HEAVY)
         gradients = math.ceil(cost.total)

@@ -22,13 +22,13 @@ from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 
-#: Draws of the Gaussian at each of the other optima, which give a mass to a tenth.
+#: Draws of the Gaussian at each of the other optima, a tenth of those that a result holds.
 DRAWS_ELSEWHERE = 400
 #: Nats below the best bound from which an optimum does not count.
 FAR_BELOW = 10.0
 #: Part of the posterior from which on chains jump to an optimum.
 HEAVY = 0.01
-#: Words of optima that hold less.
+#: Words for optima that hold less than that.
 TOO_LITTLE = "too little for chains to jump there"
 
 
@@ -36,7 +36,8 @@ class Elsewhere(NamedTuple):
     """Draws at another optimum."""
 
     latents: np.ndarray  #: Vectors in the guide's coordinates, shape ``(n, d)``.
-    shares: np.ndarray  #: The mass that each stands for, in that of the best one, ``(n,)``.
+    #: The mass that each draw stands for, as a part of the mass at the best optimum, ``(n,)``.
+    shares: np.ndarray
 
 
 def states_of(result: Any, problem: Problem, state: State) -> list[State]:
@@ -52,11 +53,11 @@ def states_of(result: Any, problem: Problem, state: State) -> list[State]:
 def elsewhere(
     problem: Problem, states: list[State], evidence: float, count: int = DRAWS_ELSEWHERE
 ) -> list[Elsewhere]:
-    """Draw at the other optima.
+    """Draw from the Gaussians at the other optima.
 
     :param states: of all optima, the best first.
     :param evidence: logarithm of the mass at the best optimum, in nats.
-    :param count: draws at each.
+    :param count: number of draws at each optimum.
     """
     space, rng, found = problem.space, np.random.default_rng(0), []
     for index, other in enumerate(states[1:], 1):
@@ -74,21 +75,22 @@ def elsewhere(
 def with_others(
     accuracy: Accuracy,
     result: Any,
-    columns: np.ndarray,
+    own: np.ndarray,
     weights: np.ndarray,
     others: list[Elsewhere],
-    least: float = 0.0,
     most: float = math.inf,
 ) -> Accuracy:
-    """Add to limits what other optima move, and say so where that is not negligible.
+    """Add to limits how far other optima move means and standard deviations.
 
-    :param columns: the numbers of all sites at draws at the best optimum, shape ``(n, k)``.
+    :param own: the model's own latents at draws at the best optimum, shape ``(n, d)``.
     :param weights: of these draws, shape ``(n,)``.
-    :param least: optima count from this mass on, in that of the best one, and below ``most``.
+    :param most: mass, as a part of that at the best optimum, from which on an optimum is left out.
+    :return: with a fault if draws that are accurate at the best optimum leave out too much.
     """
-    some = [one for one in others if least <= one.shares.sum() < most and one.shares.any()]
+    some = [one for one in others if 0.0 < one.shares.sum() < most]
     if not some or not accuracy.names:
         return accuracy
+    columns = flat(numbers(result, own))
     columns = np.where(weights[:, None] > 0, columns, 0.0)  # what weighs nothing may be infinite
     center, shares = weights @ columns, np.concatenate([one.shares for one in some])
     there = flat(numbers(result, in_models(result, np.concatenate([o.latents for o in some]))))
@@ -97,11 +99,12 @@ def with_others(
         apart = np.nan_to_num((there - center) / np.sqrt(variance))  # a number that is constant
     means, squares = shares @ apart / total, (shares @ np.square(apart) + 1.0) / total
     moved = abs(np.stack([means, np.sqrt(squares - means**2) - 1.0]))
-    moved[moved <= 0.1 * LEVELS.negligible] = 0.0  # or chains that end within a limit exceed it
+    moved[moved <= 0.1 * LEVELS.negligible] = 0.0  # or chains that end at a limit exceed the limit
     fault = accuracy.fault
-    if not fault and moved.max() > LEVELS.negligible:
+    if accuracy.is_accurate and moved.max() > LEVELS.negligible:
         worst = accuracy.names[int(moved.max(0).argmax())]
-        part = "" if least else f", {TOO_LITTLE}"
+        is_heavy = any(one.shares.sum() >= HEAVY for one in some)
+        part = "" if is_heavy else f", {TOO_LITTLE}"
         fault = (
             f"other optima hold about {100 - 100 / total:.2g} % of the posterior, which the draws "
             f"leave out{part}: the mean or the sd of {worst!r} is off by more than a tenth"

@@ -34,8 +34,8 @@ POOR, FEWEST_TO_TRY = 0.2, 100
 #: Gradients of the model's density that take as long as one through conditional modes: Newton's
 #: method takes four to ten steps, each a gradient and products with the Hessian.
 BY_MODES = 8.0
-#: A step by conditional modes, per one without them, up to which chains begin by these: draws of
-#: hierarchies by modes take a few to thirty times fewer.
+#: Largest ratio of the seconds of a step with conditional modes and without at which chains begin
+#: with modes: hierarchies take a quarter to a thirtieth of the gradients there.
 DEAR = 4.0
 #: Seconds of a step of all chains besides that of the model.
 STEP_OF_CHAINS = 1e-3
@@ -237,9 +237,10 @@ class Sampler:
 def seconds_of_step(prices: Prices, chains: int, is_left_out: bool) -> float:
     """Return the seconds of a step of all chains, NaN if not known.
 
-    They share a call of the model, which has its own price beside that of their gradients.
+    All chains share a call of the model, which has a price beside that of the gradients.
 
-    :param is_left_out: without the conditional modes that the prices are of.
+    :param prices: of a fit, with conditional modes if its guide has these.
+    :param is_left_out: whether the chains leave the modes out.
     """
     call = np.nan_to_num(prices.call) + chains * prices.gradient
     if is_left_out:
@@ -250,8 +251,8 @@ def seconds_of_step(prices: Prices, chains: int, is_left_out: bool) -> float:
 def are_modes_dear(prices: Prices, chains: int) -> bool:
     """Return whether chains begin without conditional modes.
 
-    They do where prices are not known, or a fit without modes was tried too: the posterior is not
-    all that simple given these.
+    Chains leave modes out if prices are not known, or if the fit tried both ways, because modes had
+    not made the posterior simple.
     """
     by_modes, own = (seconds_of_step(prices, chains, way) for way in (False, True))
     return not (math.isnan(prices.own) and by_modes <= DEAR * own)
