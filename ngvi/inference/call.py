@@ -18,7 +18,8 @@ from ngvi.inference.arguments import GAUSSIAN, ModelCall
 from ngvi.inference.batches import Batches
 from ngvi.inference.data_passes import OverBatches
 from ngvi.inference.draws.conditions import check_may_draw
-from ngvi.inference.draws.drawn import made, undefined
+from ngvi.inference.draws.diagnostics import undefined
+from ngvi.inference.draws.drawn import made
 from ngvi.inference.estimate import State
 from ngvi.inference.first_look import check_seen, warn_of_unknown_sites, without_density
 from ngvi.inference.mixture_fit import check_beside, check_density, mixed

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ngvi.inference.draws.accuracy import Accuracy
-from ngvi.inference.draws.drawn import Diagnostics
+from ngvi.inference.draws.diagnostics import Diagnostics
 from ngvi.inference.draws.going_on import way_on
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import family_names

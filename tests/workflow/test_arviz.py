@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from ngvi.inference.draws.drawn import undefined
+from ngvi.inference.draws.diagnostics import undefined
 from tests import models
 from tests.inference.results import conjugate, conjugate_result, result
 from tests.ppl import SLOW_IN_NUMPYRO

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from ngvi.inference.draws.drawn import Diagnostics
+from ngvi.inference.draws.diagnostics import Diagnostics
 from ngvi.inference.saved import serialize
 from ngvi.inference.saved.serialize import Saved
 
