@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from ngvi.inference.draws import drawn, proposals
+from ngvi.inference.draws import diagnostics, drawn, proposals
 from ngvi.inference.draws.accuracy import Accuracy, flat
 from ngvi.inference.draws.pareto import smoothed
 from ngvi.inference.draws.proposals import Weighed
@@ -223,7 +223,7 @@ def test_both_packages_give_the_same_weights_on_the_same_draws():
             with fitted._at_end() as (problem, state):
                 plain = proposals.Proposal(problem, state)
                 weights = plain.weighed(1000, np.random.default_rng(2))
-                values = flat(drawn.numbers(fitted, weights.latents))
+                values = flat(numbers(fitted, weights.latents))
             found.append((weights.log_weights, judged(values, weights.raw, True).limits))
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-7)
@@ -461,7 +461,7 @@ def test_whatever_draws_is_of_one_posterior_within_three_standard_errors(ppl, ma
 def test_of_doubtful_draws_chains_that_agree_are_better_than_the_gaussian():
     def of(method, limit, fault=""):
         errors = np.full((2, 1), limit)
-        return drawn.Diagnostics(method, Accuracy(("x",), errors, errors, fault), "made")
+        return diagnostics.Diagnostics(method, Accuracy(("x",), errors, errors, fault), "made")
 
     def best(others, chains):
         return drawn.best_of(chains, others).method

@@ -12,6 +12,7 @@ from ngvi.inference.draws import conditions
 from ngvi.inference.draws.accuracy import (
     ENOUGH_DRAWS,
     Accuracy,
+    flat,
     in_models,
     is_by_modes,
     numbers,
@@ -38,6 +39,8 @@ from ngvi.inference.verdict.outcome import APPROXIMATE
 FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
 #: Most latents of which draws are corrected, or made by NUTS, unasked, for the memory's sake.
 MAX_LATENTS = 2000
+#: Mixtures before the last, each at draws of the one before, and the most latents of mixtures.
+SPREADS, MAX_SPREAD = 4, 5
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
 #: Seconds that draws may take, those by weights as long as the fit.
@@ -54,6 +57,7 @@ class ByWeights:
         self.left = left
         self.weighed: Weighed | None = None  # the draws that are nearest to the posterior
         self.others: list[Elsewhere] = []
+        self.are_as_chains = False  # draws that no chains would better
         self.why_no_weights = conditions.why_undefined(result, problem)
         self.why_no_density = conditions.why_without_density(result, problem)
 
@@ -103,27 +107,55 @@ class ByWeights:
 
     def _corrected(self, pilot: Weighed) -> Diagnostics:
         proposal = proposal_for(self.problem, self.state, pilot, self.rng, self.density)
-        found = proposal.weighed(FIRST_DRAWS, self.rng)
+        found, held = proposal.weighed(FIRST_DRAWS, self.rng), NUM_DRAWS
         accuracy = self._accuracy(found, True)
-        is_late = MOST_DRAWS * self.result.cost.prices.draw > self.left
-        # Four times the draws halve a limit, which is twice an error.
-        is_far = accuracy.errors.max(initial=0.0) > LEVELS.negligible
-        is_vain = is_late or is_far or MOST_DRAWS * found.share <= ENOUGH_DRAWS
-        if not accuracy.is_accurate and not is_vain:
+        if not accuracy.is_accurate and self._may_spread(proposal):
+            found, held = self._of_mixture(proposal, found), MOST_DRAWS
+        elif not accuracy.is_accurate and not self._is_vain(found, accuracy):
             found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
-            accuracy = self._accuracy(found, True)
         self.weighed = found
         worth = f"{len(found.raw):,} draws worth {found.effective:,.0f}"
         how = f"the Gaussian, corrected by weights: {worth}"
-        latents = found.own[found.picked(NUM_DRAWS, self.rng)]
-        return Diagnostics(CORRECTED, accuracy, how, latents, pilot.raw)
+        latents = found.own[found.picked(held, self.rng)]
+        return Diagnostics(CORRECTED, self._accuracy(found, True, held), how, latents, pilot.raw)
 
-    def _accuracy(self, found: Weighed, is_corrected: bool) -> Accuracy:
+    def _may_spread(self, proposal: Proposal) -> bool:
+        """Return whether draws may become those of a mixture, for few latents and a low price."""
+        needed = (SPREADS * FIRST_DRAWS + MOST_DRAWS) * self.result.cost.prices.draw
+        is_long = needed > min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
+        return 0 < len(proposal.indices) <= MAX_SPREAD and not is_long
+
+    def _of_mixture(self, proposal: Proposal, found: Weighed) -> Weighed:
+        """Return draws of a mixture with components at draws, most of these in tails.
+
+        Draws that hold most of a variance count most (Oh and Berger, 1993). Their number is not
+        chosen by looking at them: draws that have met no tail look accurate.
+        """
+        for count in [FIRST_DRAWS] * SPREADS + [MOST_DRAWS]:
+            weights, columns = np.exp(found.log_weights), flat(numbers(self.result, found.own))
+            columns = np.where(weights[:, None] > 0, columns, 0.0)
+            squares = np.square(columns - weights @ columns)
+            with np.errstate(invalid="ignore"):  # of a constant
+                parts = np.nan_to_num(squares / (weights @ squares))
+            proposal.spread(found, 1.0 + parts.max(1), self.rng)
+            found = proposal.weighed(count, self.rng)
+        is_worth = found.effective >= ENOUGH_DRAWS
+        self.are_as_chains = is_worth and len(proposal.indices) == self.result.dim
+        return found
+
+    def _is_vain(self, found: Weighed, accuracy: Accuracy) -> bool:
+        """Return whether more of the same draws would be of no use, or late."""
+        # Four times the draws halve a limit, which is twice an error.
+        is_far = accuracy.errors.max(initial=0.0) > LEVELS.negligible
+        is_late = MOST_DRAWS * self.result.cost.prices.draw > self.left
+        return is_late or is_far or MOST_DRAWS * found.share <= ENOUGH_DRAWS
+
+    def _accuracy(self, found: Weighed, is_corrected: bool, held: int = NUM_DRAWS) -> Accuracy:
         parts = self.result._gaussians()
         if len(parts) != 1:
             return Accuracy(fault=f"the guide has {len(parts)} Gaussians in it, not one")
         values = numbers(self.result, found.own)
-        of_weights = found.log_weights, found.missing, NUM_DRAWS, is_corrected
+        of_weights = found.log_weights, found.missing, held, is_corrected
         changed = self.result.verdict == APPROXIMATE
         fault = self.result.change.in_words() if changed else ""
         accuracy = Accuracy.of_weights(values, *of_weights, fault)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 
 from ngvi.inference.draws.accuracy import Accuracy
 from ngvi.inference.draws.pareto import EQUAL, USABLE, smoothed
@@ -29,6 +30,8 @@ ROUNDS = 2
 DEGREES = 5.0
 #: Most latents with heavy tails: in more dimensions all draws of a t are far from the Gaussian's.
 MAX_HEAVY = 10
+#: Components of a mixture.
+NUM_COMPONENTS = 500
 
 
 #: The log density at vectors of latents, and the model's own latents there.
@@ -71,11 +74,16 @@ class Weighed:
         """Draws that they are worth."""
         return float(1.0 / np.exp(2.0 * self.log_weights).sum())
 
-    def picked(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Return indices of draws, each as often as its weight says, shape ``(count,)``."""
+    def picked(
+        self, count: int, rng: np.random.Generator, times: np.ndarray | float = 1.0
+    ) -> np.ndarray:
+        """Return indices of draws, each as often as its weight says, shape ``(count,)``.
+
+        :param times: factors of the weights.
+        """
         # One uniform number for all: a draw is there as often as its weight says, but for one.
         places = (np.arange(count) + rng.uniform()) / count
-        cumulative = np.cumsum(np.exp(self.log_weights))
+        cumulative = np.cumsum(np.exp(self.log_weights) * times)
         return rng.permutation(np.searchsorted(cumulative / cumulative[-1], places))
 
 
@@ -111,6 +119,9 @@ class Proposal:
             raise ValueError("The model's log density is finite at no draw of the Gaussian.")
         return Weighed(latents, np.where(finite, log_weights, -np.inf), own)
 
+    def spread(self, found: Weighed, times: np.ndarray, rng: np.random.Generator) -> None:
+        """Become a mixture, if there are latents with heavier tails; see :class:`JointTails`."""
+
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -131,11 +142,11 @@ class Proposal:
 
 
 class JointTails(Proposal):
-    """The Gaussian with a Student's t for a few latents, whose location and scale adapt."""
+    """The Gaussian with Student's t for a few latents, or a mixture of these, which adapt."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._location = self._mean
+        self._centres = self._mean[None]
         columns = self._covariance()
         self._root = self._scale = np.linalg.cholesky(columns[self.indices])
         # The others' mean given these is linear in them.
@@ -147,7 +158,19 @@ class JointTails(Proposal):
         deviations = values - location
         covariance = (weights * deviations.T) @ deviations
         with contextlib.suppress(np.linalg.LinAlgError):  # of too few draws
-            self._scale, self._location = np.linalg.cholesky(covariance), location
+            self._scale, self._centres = np.linalg.cholesky(covariance), location[None]
+
+    def spread(self, found: Weighed, times: np.ndarray, rng: np.random.Generator) -> None:
+        """Become a mixture of narrow t's, each at a draw (West, 1993).
+
+        :param found: draws, of which those that weigh most serve.
+        :param times: factors of their weights.
+        """
+        weights, size = np.exp(found.log_weights) * times, len(self.indices)
+        self.adapt(found.latents[:, self.indices], weights / weights.sum())
+        self._centres = found.latents[found.picked(NUM_COMPONENTS, rng, times)][:, self.indices]
+        # Silverman's width for as many draws of a Gaussian.
+        self._scale = self._scale * (4.0 / (size + 2) / NUM_COMPONENTS) ** (1.0 / (size + 4))
 
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
@@ -155,18 +178,33 @@ class JointTails(Proposal):
         deviations, degrees = latents[:, self.indices] - self._mean, DEGREES
         standard = np.linalg.solve(self._root, deviations.T).T
         factors = np.sqrt(degrees / rng.chisquare(degrees, len(latents)))[:, None]
-        moved = self._location + factors * standard @ self._scale.T
+        centres = self._centres[np.arange(len(latents)) % len(self._centres)]
+        moved = centres + factors * standard @ self._scale.T
         latents = latents + (moved - latents[:, self.indices]) @ self._pull
         squares, size = np.square(standard), len(self.indices)
         normal = -0.5 * (squares.sum(1) + size * math.log(2 * math.pi)) - _log_det(self._root)
-        student = (
-            math.lgamma(0.5 * (degrees + size))
+        return latents, log_q - normal + self._log_density(moved)
+
+    def _log_density(self, moved: np.ndarray) -> np.ndarray:
+        """Return the log densities of the mixture at values of its latents, shape ``(n, k)``."""
+        degrees, size = DEGREES, len(self.indices)
+        ends, centres = (
+            scipy.linalg.solve_triangular(self._scale, at.T, lower=True).T
+            for at in (moved, self._centres)
+        )
+        found = np.empty(len(moved))
+        for start in range(0, len(moved), NUM_DRAWS):
+            some = slice(start, start + NUM_DRAWS)
+            squares = scipy.spatial.distance.cdist(ends[some], centres, "sqeuclidean")
+            logs = -0.5 * (degrees + size) * np.log1p(squares / degrees)
+            found[some] = scipy.special.logsumexp(logs, 1) - math.log(len(centres))
+        return (
+            found
+            + math.lgamma(0.5 * (degrees + size))
             - math.lgamma(0.5 * degrees)
             - 0.5 * size * math.log(degrees * math.pi)
-            - 0.5 * (degrees + size) * np.log1p((factors**2 * squares).sum(1) / degrees)
             - _log_det(self._scale)
         )
-        return latents, log_q - normal + student
 
 
 def proposal_for(
