@@ -52,7 +52,8 @@ def say_price(result: Any, what: str, evaluations: float, gradients: float = 0.0
     prices = result.cost.prices
     seconds = evaluations * _known(prices.draw) + gradients * _known(prices.gradient)
     evaluations += gradients
-    LOGGER.info("%s: at most %d runs of the model, which take %.2g s", what, evaluations, seconds)
+    words = "%s: at most %d runs of the model, which take %.2g s once compiled"
+    LOGGER.info(words, what, evaluations, seconds)
     if seconds > max(result.seconds, UNSAID):
         warn(
             f"{what} runs the model up to {evaluations:,.0f} times, about {seconds:,.0f} s where "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +39,7 @@ def climb_all(
     starts: list[DenseGaussian] | None = None,
     most: int = DEFAULTS.num_steps,
     end: float = math.inf,
+    after: Callable[[int], Any] = int,
 ) -> list[Steps | None]:
     """Take natural-gradient steps, of the Bayesian learning rule, from one Gaussian to several.
 
@@ -51,6 +54,7 @@ def climb_all(
     :param starts: Gaussians that the steps begin at, of ``q``'s blocks.
     :param most: steps of each, at most.
     :param end: of :func:`time.perf_counter`, after which none begins.
+    :param after: called with the number of steps that have just been taken.
     """
     begin = DenseGaussian.several(starts or [q] * len(weights))
     start, q = q, DenseGaussian(begin.mean.copy(), begin.factor.copy(), begin.blocks)
@@ -76,6 +80,7 @@ def climb_all(
             at.value[where], at.gradient[where] = there.value, there.gradient
             at.curvature[where], gain[where] = there.curvature, _left(new, there)
         count[active[is_better]] += 1
+        after(int(is_better.sum()))
         tries[active] = np.where(is_better, 0, tries[active] + 1)
     # Where the target has no curvature at the end there is no Gaussian to go on to.
     white = start.factor.T @ start.within(at.curvature) @ start.factor

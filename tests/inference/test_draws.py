@@ -11,7 +11,7 @@ import pytest
 from scipy import integrate, stats
 
 from ngvi.inference.draws import diagnostics, drawn, proposals
-from ngvi.inference.draws.accuracy import Accuracy, flat
+from ngvi.inference.draws.accuracy import Accuracy, flat, numbers
 from ngvi.inference.draws.pareto import smoothed
 from ngvi.inference.draws.proposals import Weighed
 from ngvi.inference.problem import Cost, Prices
