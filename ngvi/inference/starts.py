@@ -49,6 +49,18 @@ class Prior:
     sd: np.ndarray
     draws: np.ndarray
 
+    @classmethod
+    def of(cls, draws: np.ndarray | None) -> Prior | None:
+        """Return the prior of such draws; None where there are none, or most are not finite."""
+        if draws is None:
+            return None
+        count, draws = len(draws), draws[np.isfinite(draws).all(1)]
+        if len(draws) < count // 2:
+            return None
+        low, high = np.quantile(draws, QUARTILES, 0)
+        sd = (high - low) / APART
+        return cls(np.median(draws, 0), np.where(sd > 0, sd, 1.0), draws)
+
 
 class Starts:
     """Makes starts of a problem.
@@ -69,14 +81,7 @@ class Starts:
         """The model's, or None if it cannot be sampled."""
         count = self.options.starts.num_points
         draws, self.outside = self.problem.objective.prior(self.rng, count)
-        if draws is None or self.problem.objective.is_subsampled:
-            return None
-        draws = draws[np.isfinite(draws).all(1)]
-        if len(draws) < count // 2:
-            return None
-        low, high = np.quantile(draws, QUARTILES, 0)
-        sd = (high - low) / APART
-        return Prior(np.median(draws, 0), np.where(sd > 0, sd, 1.0), draws)
+        return None if self.problem.objective.is_subsampled else Prior.of(draws)
 
     # -- one start --------------------------------------------------------------------
 

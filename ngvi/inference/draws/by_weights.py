@@ -23,6 +23,7 @@ from ngvi.inference.draws.nuts import WAY_OUT
 from ngvi.inference.draws.others import DRAWS_ELSEWHERE, Elsewhere, elsewhere, states_of
 from ngvi.inference.draws.pareto import EQUAL
 from ngvi.inference.draws.proposals import (
+    MAX_FEW,
     NUM_DRAWS,
     NUMBERS_AT_ONCE,
     ROUNDS,
@@ -39,8 +40,8 @@ from ngvi.inference.verdict.outcome import APPROXIMATE
 FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
 #: Most latents of which draws are corrected, or made by NUTS, unasked, for the memory's sake.
 MAX_LATENTS = 2000
-#: Mixtures before the last, each at draws of the one before, and the most latents of mixtures.
-SPREADS, MAX_SPREAD = 4, 5
+#: Mixtures before the last, each at draws of the one before.
+SPREADS = 4
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
 #: Seconds that draws may take, those by weights as long as the fit.
@@ -92,8 +93,9 @@ class ByWeights:
             return undefined(str(error))
         how = f"the Gaussian, judged by weights of {count:,} draws"
         best = Diagnostics(GAUSSIAN, self._accuracy(pilot, False), how, None, pilot.raw)
-        is_enough = asked in (GAUSSIAN, NUTS) or (asked == AUTO and best.accuracy.is_accurate)
-        if is_enough or self.why_no_density:
+        is_known = self.result.dim > MAX_FEW or pilot.pareto_k == 0.0
+        is_enough = asked == AUTO and best.accuracy.is_accurate and is_known
+        if is_enough or asked in (GAUSSIAN, NUTS) or self.why_no_density:
             return best
         is_large, is_hopeless = self.result.dim > MAX_LATENTS, pilot.share < HOPELESS
         needed = (ROUNDS * NUM_DRAWS + FIRST_DRAWS) * self.result.cost.prices.draw
@@ -103,7 +105,8 @@ class ByWeights:
         if asked == AUTO and is_vain:
             return best
         found = self._corrected(pilot)
-        return found if asked == CORRECTED else min((best, found), key=order)
+        is_better = asked == CORRECTED or self.are_as_chains
+        return found if is_better else min((found, best), key=order)
 
     def _corrected(self, pilot: Weighed) -> Diagnostics:
         proposal = proposal_for(self.problem, self.state, pilot, self.rng, self.density)
@@ -123,7 +126,7 @@ class ByWeights:
         """Return whether draws may become those of a mixture, for few latents and a low price."""
         needed = (SPREADS * FIRST_DRAWS + MOST_DRAWS) * self.result.cost.prices.draw
         is_long = needed > min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
-        return 0 < len(proposal.indices) <= MAX_SPREAD and not is_long
+        return 0 < len(proposal.indices) <= MAX_FEW and not is_long
 
     def _of_mixture(self, proposal: Proposal, found: Weighed) -> Weighed:
         """Return draws of a mixture with components at draws, most of these in tails.

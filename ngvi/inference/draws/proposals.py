@@ -7,9 +7,10 @@ many those of which the Gaussian's weights know least. All others are the Gaussi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -19,6 +20,7 @@ from ngvi.inference.draws.pareto import EQUAL, USABLE, smoothed
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
+from ngvi.inference.starts import Prior
 
 #: Draws of the Gaussian for weights, and draws that a result holds.
 NUM_DRAWS = 4000
@@ -30,6 +32,10 @@ ROUNDS = 2
 DEGREES = 5.0
 #: Most latents with heavy tails: in more dimensions all draws of a t are far from the Gaussian's.
 MAX_HEAVY = 10
+#: Most latents of a mixture: in more dimensions all components are far from the others.
+MAX_FEW = 5
+#: Draws of a prior, which tell where it is.
+NUM_OF_PRIOR = 100
 #: Components of a mixture.
 NUM_COMPONENTS = 500
 
@@ -141,24 +147,71 @@ class Proposal:
         return columns
 
 
-class JointTails(Proposal):
-    """The Gaussian with Student's t for a few latents, or a mixture of these, which adapt."""
+class _Part(NamedTuple):
+    """Student's t's of one scale, at one or several centres."""
 
-    def __init__(self, *args: Any) -> None:
+    share: float  #: Of the draws.
+    centres: np.ndarray  #: Shape ``(m, k)``.
+    scale: np.ndarray  #: A Cholesky factor, shape ``(k, k)``.
+
+    def log_density(self, at: np.ndarray) -> np.ndarray:
+        """Return the log density of its share, shape ``(n, k) -> (n,)``."""
+        degrees, size = DEGREES, len(self.scale)
+        ends, centres = (
+            scipy.linalg.solve_triangular(self.scale, rows.T, lower=True).T
+            for rows in (at, self.centres)
+        )
+        found = np.empty(len(at))
+        for start in range(0, len(at), NUM_DRAWS):
+            some = slice(start, start + NUM_DRAWS)
+            squares = scipy.spatial.distance.cdist(ends[some], centres, "sqeuclidean")
+            logs = -0.5 * (degrees + size) * np.log1p(squares / degrees)
+            found[some] = scipy.special.logsumexp(logs, 1)
+        return (
+            found
+            + math.log(self.share / len(centres))
+            + math.lgamma(0.5 * (degrees + size))
+            - math.lgamma(0.5 * degrees)
+            - 0.5 * size * math.log(degrees * math.pi)
+            - _log_det(self.scale)
+        )
+
+
+class JointTails(Proposal):
+    """The Gaussian with Student's t's for a few latents, whose locations and scales adapt.
+
+    :param prior: of few latents, of which each two are the prior's in a part of the draws: where
+        data say nothing of two, such as before an early change point, they return to it.
+    """
+
+    def __init__(self, *args: Any, prior: Prior | None = None) -> None:
         super().__init__(*args)
-        self._centres = self._mean[None]
         columns = self._covariance()
-        self._root = self._scale = np.linalg.cholesky(columns[self.indices])
+        self._root, self._prior = np.linalg.cholesky(columns[self.indices]), prior
         # The others' mean given these is linear in them.
         self._pull = np.linalg.solve(columns[self.indices], columns.T)
+        self._parts = self._around(self._mean, columns[self.indices])
+
+    def _around(self, location: np.ndarray, covariance: np.ndarray) -> list[_Part]:
+        whole = _Part(1.0, location[None], np.linalg.cholesky(covariance))
+        if self._prior is None:
+            return [whole]
+        found, size = [whole._replace(share=0.5)], len(location)
+        pairs = list(itertools.combinations_with_replacement(range(size), 2))
+        for pair in pairs:
+            are_there = np.isin(range(size), pair)
+            center = np.where(are_there, self._prior.mean, location)
+            apart = np.where(are_there | are_there[:, None], 0.0, covariance)
+            spread = apart + np.diag(np.where(are_there, np.square(self._prior.sd), 0.0))
+            found.append(_Part(0.5 / len(pairs), center[None], np.linalg.cholesky(spread)))
+        return found
 
     def adapt(self, values: np.ndarray, weights: np.ndarray) -> None:
         """Take location and scale from weighted draws."""
         location = weights @ values
         deviations = values - location
-        covariance = (weights * deviations.T) @ deviations
         with contextlib.suppress(np.linalg.LinAlgError):  # of too few draws
-            self._scale, self._centres = np.linalg.cholesky(covariance), location[None]
+            self._parts = self._around(location, (weights * deviations.T) @ deviations)
 
     def spread(self, found: Weighed, times: np.ndarray, rng: np.random.Generator) -> None:
         """Become a mixture of narrow t's, each at a draw (West, 1993).
@@ -168,43 +221,28 @@ class JointTails(Proposal):
         """
         weights, size = np.exp(found.log_weights) * times, len(self.indices)
         self.adapt(found.latents[:, self.indices], weights / weights.sum())
-        self._centres = found.latents[found.picked(NUM_COMPONENTS, rng, times)][:, self.indices]
+        centres = found.latents[found.picked(NUM_COMPONENTS, rng, times)][:, self.indices]
         # Silverman's width for as many draws of a Gaussian.
-        self._scale = self._scale * (4.0 / (size + 2) / NUM_COMPONENTS) ** (1.0 / (size + 4))
+        width = (4.0 / (size + 2) / NUM_COMPONENTS) ** (1.0 / (size + 4))
+        self._parts = [_Part(1.0, centres, width * self._parts[0].scale)]
 
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        deviations, degrees = latents[:, self.indices] - self._mean, DEGREES
+        deviations = latents[:, self.indices] - self._mean
         standard = np.linalg.solve(self._root, deviations.T).T
-        factors = np.sqrt(degrees / rng.chisquare(degrees, len(latents)))[:, None]
-        centres = self._centres[np.arange(len(latents)) % len(self._centres)]
-        moved = centres + factors * standard @ self._scale.T
-        latents = latents + (moved - latents[:, self.indices]) @ self._pull
         squares, size = np.square(standard), len(self.indices)
         normal = -0.5 * (squares.sum(1) + size * math.log(2 * math.pi)) - _log_det(self._root)
-        return latents, log_q - normal + self._log_density(moved)
-
-    def _log_density(self, moved: np.ndarray) -> np.ndarray:
-        """Return the log densities of the mixture at values of its latents, shape ``(n, k)``."""
-        degrees, size = DEGREES, len(self.indices)
-        ends, centres = (
-            scipy.linalg.solve_triangular(self._scale, at.T, lower=True).T
-            for at in (moved, self._centres)
-        )
-        found = np.empty(len(moved))
-        for start in range(0, len(moved), NUM_DRAWS):
-            some = slice(start, start + NUM_DRAWS)
-            squares = scipy.spatial.distance.cdist(ends[some], centres, "sqeuclidean")
-            logs = -0.5 * (degrees + size) * np.log1p(squares / degrees)
-            found[some] = scipy.special.logsumexp(logs, 1) - math.log(len(centres))
-        return (
-            found
-            + math.lgamma(0.5 * (degrees + size))
-            - math.lgamma(0.5 * degrees)
-            - 0.5 * size * math.log(degrees * math.pi)
-            - _log_det(self._scale)
-        )
+        steps = np.sqrt(DEGREES / rng.chisquare(DEGREES, len(latents)))[:, None] * standard
+        ends = np.rint(np.cumsum([part.share for part in self._parts]) * len(latents)).astype(int)
+        moved, start = np.empty_like(steps), 0
+        for part, end in zip(self._parts, ends, strict=True):
+            centres = part.centres[np.arange(end - start) % len(part.centres)]
+            moved[start:end] = centres + steps[start:end] @ part.scale.T
+            start = end
+        latents = latents + (moved - latents[:, self.indices]) @ self._pull
+        logs = [part.log_density(moved) for part in self._parts]
+        return latents, log_q - normal + scipy.special.logsumexp(logs, 0)
 
 
 def proposal_for(
@@ -231,8 +269,11 @@ def proposal_for(
         needed = min(LEVELS.negligible, limits.max())
         worst = np.lexsort([-errors, -limits])[:MAX_HEAVY]
         found = found[worst[limits[worst] >= needed]]
+    prior = None
+    if len(found) == space.dim <= MAX_FEW:
+        prior = Prior.of(problem.objective.prior(rng, NUM_OF_PRIOR)[0])
     try:
-        joint = JointTails(problem, state, list(found), density)
+        joint = JointTails(problem, state, list(found), density, prior=prior)
     except np.linalg.LinAlgError:  # the covariance is singular at this precision
         return Proposal(problem, state, (), density)
     for _ in range(ROUNDS):
