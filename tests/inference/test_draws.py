@@ -525,14 +525,22 @@ def test_a_result_with_its_draws_is_pickled_and_saved(ppl, tmp_path):
         assert str(known) == str(fitted.diagnostics)
 
 
-@pytest.mark.parametrize("share", [0.003, 0.05])
-def test_a_part_of_the_posterior_at_other_optima_is_told(ppl, share):
+def two_modes(ppl, share, num_others):
+    """Two normals, of which the second has this share of the first one's mass, and some more."""
+
     def model():
         x = ppl.sample("x", ppl.dist.Uniform(ppl.array(-30.0), ppl.array(30.0)))
         parts = [ppl.dist.Normal(ppl.array(mean), 1.0).log_prob(x) for mean in (0.0, 12.0)]
         ppl.factor("part", ppl.np.logaddexp(parts[0], parts[1] + np.log(share)))
+        if num_others:
+            ppl.sample("z", ppl.dist.Normal(ppl.array(np.zeros(num_others)), 1.0).to_event(1))
 
-    fitted = ppl.fit(model, effort="thorough", draws="gaussian")
+    return model
+
+
+@pytest.mark.parametrize("share", [0.003, 0.05])
+def test_a_part_of_the_posterior_at_other_optima_is_told(ppl, share):
+    fitted = ppl.fit(two_modes(ppl, share, 5), effort="thorough", draws="gaussian")
     corrected = fitted.with_draws("corrected")
     of_mean, of_sd = corrected.diagnostics.accuracy.errors[:, 0]
     part = share / (1.0 + share)
@@ -544,6 +552,16 @@ def test_a_part_of_the_posterior_at_other_optima_is_told(ppl, share):
     assert float(told[1]) == pytest.approx(100 * part, rel=0.2)
     jumped = fitted.with_draws("nuts").diagnostics.accuracy
     assert jumped.is_accurate == (share > 0.01)
+
+
+@pytest.mark.parametrize("share", [0.003, 0.05])
+def test_draws_of_few_latents_have_other_optima_among_them(ppl, share):
+    fitted = ppl.fit(two_modes(ppl, share, 0), effort="thorough", draws="corrected")
+    part = share / (1.0 + share)
+    table, accuracy = fitted.summary(), fitted.diagnostics.accuracy
+    assert accuracy.limits[0, 0] < 0.1 and accuracy.limits[1, 0] < 0.2 and not accuracy.fault
+    assert table.loc["x", "mean"] == pytest.approx(12.0 * part, abs=0.1)
+    assert table.loc["x", "sd"] == pytest.approx(np.sqrt(1.0 + 144.0 * part * (1 - part)), rel=0.1)
 
 
 def test_a_method_that_cannot_be_is_refused_before_the_fit(ppl):

@@ -112,7 +112,8 @@ class ByWeights:
         proposal = proposal_for(self.problem, self.state, pilot, self.rng, self.density)
         found, held = proposal.weighed(FIRST_DRAWS, self.rng), NUM_DRAWS
         accuracy = self._accuracy(found, True)
-        if not accuracy.is_accurate and self._may_spread(proposal):
+        is_blind = not accuracy.is_accurate or bool(self.others)
+        if is_blind and self._may_spread(proposal):
             found, held = self._of_mixture(proposal, found), MOST_DRAWS
         elif not accuracy.is_accurate and not self._is_vain(found, accuracy):
             found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
@@ -132,8 +133,15 @@ class ByWeights:
         """Return draws of a mixture with components at draws, most of these in tails.
 
         Draws that hold most of a variance count most (Oh and Berger, 1993). Their number is not
-        chosen by looking at them: draws that have met no tail look accurate.
+        chosen by looking at them: draws that have met no tail look accurate. Other optima have
+        draws among the first, and are then a part of the mixture.
         """
+        is_whole = len(proposal.indices) == self.result.dim
+        for one in self.others if is_whole else []:
+            with np.errstate(divide="ignore"):
+                raw = found.evidence + np.log(len(found.raw) * one.shares)
+            own = in_models(self.result, one.latents)
+            found = found.joined(Weighed(one.latents, raw, own))
         for count in [FIRST_DRAWS] * SPREADS + [MOST_DRAWS]:
             weights, columns = np.exp(found.log_weights), flat(numbers(self.result, found.own))
             columns = np.where(weights[:, None] > 0, columns, 0.0)
@@ -142,8 +150,8 @@ class ByWeights:
                 parts = np.nan_to_num(squares / (weights @ squares))
             proposal.spread(found, 1.0 + parts.max(1), self.rng)
             found = proposal.weighed(count, self.rng)
-        is_worth = found.effective >= ENOUGH_DRAWS
-        self.are_as_chains = is_worth and len(proposal.indices) == self.result.dim
+        if is_whole and found.effective >= ENOUGH_DRAWS:
+            self.are_as_chains, self.others = True, []
         return found
 
     def _is_vain(self, found: Weighed, accuracy: Accuracy) -> bool:
