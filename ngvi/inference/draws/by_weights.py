@@ -42,6 +42,9 @@ FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
 MAX_LATENTS = 2000
 #: Mixtures before the last, each at draws of the one before.
 SPREADS = 4
+#: Standard deviation of log weights, in nats, of a posterior that is Gaussian. Where few latents
+#: have another one, draws look where two return to their prior.
+EXACT = 1e-3
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
 #: Seconds that draws may take, those by weights as long as the fit.
@@ -93,7 +96,7 @@ class ByWeights:
             return undefined(str(error))
         how = f"the Gaussian, judged by weights of {count:,} draws"
         best = Diagnostics(GAUSSIAN, self._accuracy(pilot, False), how, None, pilot.raw)
-        is_known = self.result.dim > MAX_FEW or pilot.pareto_k == 0.0
+        is_known = self.result.dim > MAX_FEW or pilot.raw.std() < EXACT  # NaN where one is infinite
         is_enough = asked == AUTO and best.accuracy.is_accurate and is_known
         if is_enough or asked in (GAUSSIAN, NUTS) or self.why_no_density:
             return best
@@ -105,7 +108,7 @@ class ByWeights:
         if asked == AUTO and is_vain:
             return best
         found = self._corrected(pilot)
-        is_better = asked == CORRECTED or self.are_as_chains
+        is_better = asked == CORRECTED or found.accuracy.is_accurate or self.are_as_chains
         return found if is_better else min((found, best), key=order)
 
     def _corrected(self, pilot: Weighed) -> Diagnostics:

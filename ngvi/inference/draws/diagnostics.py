@@ -1,4 +1,4 @@
-"""What a result holds of its draws: the draws themselves, their method and their accuracy."""
+"""Draws of a posterior, with their method and their accuracy."""
 
 from __future__ import annotations
 
