@@ -16,7 +16,6 @@ from pyro.poutine.runtime import am_i_wrapped
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch._C._functorch import TransformType, get_interpreter_stack, maybe_current_level
-from torch.utils._pytree import tree_leaves
 
 from ngvi._docs import shared_doc
 from ngvi._lock import serialised
@@ -28,6 +27,7 @@ from pyro_ngvi.families import Family
 from pyro_ngvi.guide.checks import is_enumerated
 from pyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from pyro_ngvi.linalg.arrow import Arrow
+from pyro_ngvi.tracing.arguments import tensors_in
 from pyro_ngvi.tracing.batching import BatchedDerivatives, writing
 from pyro_ngvi.tracing.dependencies import log_density
 from pyro_ngvi.tracing.messengers import quiet
@@ -313,8 +313,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     @torch.no_grad()
     def _in_models_coordinates(self, latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Draws ``(N, d)`` in the model's coordinates, ``log |det|``, and locals without a mode."""
-        data = [part for part in tree_leaves(self._data) if isinstance(part, Tensor)]
-        size = latents.shape[-1] + sum(map(Tensor.numel, data))
+        size = latents.shape[-1] + sum(map(Tensor.numel, tensors_in(self._data)))
         fewest = self.draws_at_once  # as many as cost little more where the model is small
         at_once = int(np.clip(NUMBERS_AT_ONCE // size, fewest, 10 * fewest))
         parts = [self._of_each(some) for some in latents.detach().split(at_once)]

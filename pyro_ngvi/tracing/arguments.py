@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 
 def signature(tree: Any) -> Any:
@@ -24,9 +25,4 @@ def signature(tree: Any) -> Any:
 
 def tensors_in(tree: Any) -> list[Tensor]:
     """Return the tensors in lists, tuples and dicts."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    parts = list(tree.values()) if isinstance(tree, dict) else tree
-    if not isinstance(parts, (list, tuple)):
-        return []
-    return [tensor for part in parts for tensor in tensors_in(part)]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

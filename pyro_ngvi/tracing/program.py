@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
@@ -17,13 +18,15 @@ class NotReplayableError(Exception):
     """A function does what a list of operations does not say."""
 
 
-class Ref(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Ref:
     """A tensor among those of a recording."""
 
     slot: int
 
 
-class Multiple(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Multiple:
     """A size that is a multiple of the number of rows."""
 
     times: int
@@ -48,7 +51,8 @@ class Operation:
 
     def refs(self) -> list[int]:
         """Return the slots of its arguments."""
-        return [part.slot for part in parts((self.args, self.kwargs)) if type(part) is Ref]
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return [leaf.slot for leaf in leaves if type(leaf) is Ref]
 
 
 @dataclasses.dataclass
@@ -104,17 +108,6 @@ def _kind(tensor: Tensor) -> tuple:
     return tensor.shape[1:], tensor.dtype, tensor.device
 
 
-def parts(tree: Any) -> Iterator[Any]:
-    """Return what is in lists, tuples and dictionaries."""
-    if type(tree) in (list, tuple):
-        for part in tree:
-            yield from parts(part)
-    elif type(tree) is dict:
-        yield from parts(list(tree.values()))
-    else:
-        yield tree
-
-
 # -- what two recordings have in common ---------------------------------------------------
 
 
@@ -149,22 +142,21 @@ def _common_step(one: Operation, other: Operation, nums: tuple[int, int]) -> Ope
     return dataclasses.replace(one, args=args[0], kwargs=args[1])
 
 
-def _common(a: Any, b: Any, nums: tuple[int, int]) -> Any:
-    if type(a) is not type(b):
-        raise NotReplayableError(a, b)
-    if type(a) in (list, tuple):
-        if len(a) != len(b):
-            raise NotReplayableError(a, b)
-        return type(a)(_common(*pair, nums) for pair in zip(a, b, strict=True))
-    if type(a) is dict:
-        if list(a) != list(b):
-            raise NotReplayableError(a, b)
-        return {key: _common(a[key], b[key], nums) for key in a}
-    if type(a) is int and a != b:
+def _common(one: Any, other: Any, nums: tuple[int, int]) -> Any:
+    leaves, structure = pytree.tree_flatten(one)
+    others, other_structure = pytree.tree_flatten(other)
+    if structure != other_structure:
+        raise NotReplayableError(one, other)
+    pairs = zip(leaves, others, strict=True)
+    return pytree.tree_unflatten([_common_leaf(*pair, nums) for pair in pairs], structure)
+
+
+def _common_leaf(a: Any, b: Any, nums: tuple[int, int]) -> Any:
+    if type(a) is type(b) is int and a != b:
         if a * nums[1] == b * nums[0] and a % nums[0] == 0:
             return Multiple(a // nums[0])
         raise NotReplayableError(a, b)
-    if not (a == b or (a != a and b != b)):
+    if type(a) is not type(b) or not (a == b or (a != a and b != b)):
         raise NotReplayableError(a, b)
     return a
 

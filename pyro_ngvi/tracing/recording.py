@@ -24,8 +24,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from pyro_ngvi.tracing.arguments import tensors_in
 from pyro_ngvi.tracing.messengers import OperationMode
 from pyro_ngvi.tracing.program import (
     NotReplayableError,
@@ -34,7 +36,6 @@ from pyro_ngvi.tracing.program import (
     Recording,
     Ref,
     aten,
-    parts,
 )
 
 #: Functions of rows, which give tensors with these rows, or sums over them.
@@ -246,7 +247,7 @@ class RecordingMode(OperationMode):
             op, given = aten.clone.default, (args[0].clone(),)
         step = Operation(op, self._refs(given), self._refs(kwargs))
         written = _written(func, args, kwargs)
-        tensors = [part for part in parts((args, kwargs)) if isinstance(part, Tensor)]
+        tensors = tensors_in((args, kwargs))
         varies = not self._varying.isdisjoint(map(_storage, tensors))
         deciding = tensors
         if func is aten.index.Tensor:  # of which masks alone decide on a shape
@@ -274,13 +275,7 @@ class RecordingMode(OperationMode):
         self._found.steps.append(step)
 
     def _refs(self, tree: Any) -> Any:
-        if isinstance(tree, Tensor):
-            return Ref(self._slot(tree))
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(map(self._refs, tree))
-        if isinstance(tree, dict):
-            return {key: self._refs(part) for key, part in tree.items()}
-        return tree
+        return pytree.tree_map_only(Tensor, lambda tensor: Ref(self._slot(tensor)), tree)
 
     def _slot(self, tensor: Tensor) -> int:
         """Return the slot of a tensor, whoever has made it."""
@@ -312,7 +307,7 @@ def _written(func: Any, args: tuple, kwargs: dict[str, Any]) -> set[int]:
         for one in func._schema.arguments
         if one.alias_info is not None and one.alias_info.is_write and one.name in named
     ]
-    return {_storage(part) for part in parts(into) if isinstance(part, Tensor)}
+    return set(map(_storage, tensors_in(into)))
 
 
 def _storage(tensor: Tensor) -> int:
