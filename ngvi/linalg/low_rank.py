@@ -12,6 +12,7 @@ Nothing is inverted that ``U = 0`` makes singular. Time is O(d r^2), memory O(d 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -36,21 +37,18 @@ class LowRank:
     #: The eigenvalue of ``V^T V`` below which a direction's metric stays what it is.
     min_strength: ClassVar[float] = 1e-3
 
-    # -- what a package writes, or may write better ------------------------------------
-
+    @functools.cached_property
     def strength(self) -> Array:
-        """``V^T V``."""
+        """``V^T V``, for which a factor of size ``d r`` is read once."""
         return symmetric((self.factor / self.diagonal[:, None]).mT @ self.factor)
 
     def rows_of(self, inner: Array, factor: Array) -> Array:
         """``inner @ factor.T``, shape ``(..., d)``."""
         return inner @ factor.mT
 
-    # -- what follows -----------------------------------------------------------------
-
     def root(self) -> Array:
         """``L``."""
-        return self.ops.cholesky(self.shifted(self.strength()))
+        return self.ops.cholesky(self.shifted(self.strength))
 
     def shifted(self, root: Array) -> Array:
         """``I + L``."""
@@ -61,7 +59,7 @@ class LowRank:
 
         ``B`` as if no eigenvalue were below :attr:`min_strength`.
         """
-        values, vectors = self.ops.eigh(self.strength())
+        values, vectors = self.ops.eigh(self.strength)
         values = self.ops.at_least(values, 0.0)
         inverse = self.inverse_values(values)
         metric = (vectors / inverse) @ vectors.mT

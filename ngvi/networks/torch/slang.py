@@ -49,13 +49,6 @@ class _Matrices(Definite):
 class _LowRank(LowRank):
     ops = _Matrices()
 
-    def strength(self) -> Tensor:
-        return self._strength
-
-    @functools.cached_property
-    def _strength(self) -> Tensor:
-        return super().strength()
-
 
 class _Precision(LowRankPrecision):
     ops: ClassVar[Any] = _LowRank.ops
