@@ -78,9 +78,7 @@ def compiled(
     def program(is_short: bool, keys: str) -> Callable:
         if jax.config.jax_disable_jit:
             return function
-        jit = jax.jit
-        if num_numbers < MANY:
-            jit = _jit_short if is_short else _jit_often
+        jit = _jit(is_short) if num_numbers < MANY else jax.jit
         if is_made:
             return kept(function, PROGRAMS, jit, of)
         # A function of its own, as JAX's caches do not know of another kind of keys.
@@ -100,24 +98,14 @@ def compiled(
 
 
 @functools.cache
-def _options(is_short: bool) -> dict[str, Any] | None:
-    """Return our options, if XLA has them on this kind of device."""
+def _jit(is_short: bool) -> Callable[[Callable], Callable]:
+    """Return ``jax.jit`` with our options, if XLA has them on this kind of device."""
     options = _AT_ONCE if is_short else _SOONER
-    if jax.default_backend() != "cpu":
-        return None
-    try:
-        jax.jit(lambda: 0).lower().compile(compiler_options=options)
-    except Exception:  # noqa: BLE001  an option that is not known is not wanted
-        return None
-    return options
-
-
-def _jit_short(function: Callable) -> Callable:
-    return jax.jit(function, compiler_options=_options(True))
-
-
-def _jit_often(function: Callable) -> Callable:
-    return jax.jit(function, compiler_options=_options(False))
+    if jax.default_backend() == "cpu":
+        with contextlib.suppress(Exception):  # an option that is not known is not wanted
+            jax.jit(lambda: 0).lower().compile(compiler_options=options)
+            return functools.partial(jax.jit, compiler_options=options)
+    return jax.jit
 
 
 def blocks(rows: np.ndarray, at_once: int) -> list[np.ndarray]:
