@@ -26,6 +26,7 @@ from ngvi.latents.layout import Site
 from ngvi.latents.subsampling import SubsampledLatent
 from pyro_ngvi.guide.sticking_the_landing import calling_elbo
 from pyro_ngvi.tracing.arguments import signature
+from pyro_ngvi.tracing.messengers import repeatable_noise
 from pyro_ngvi.tracing.sites import is_enumerated
 
 
@@ -215,8 +216,7 @@ def _unconstrained(site: dict[str, Any]) -> Tensor:
 
 def quiet_trace(model: Callable, args: tuple, kwargs: dict) -> poutine.Trace:
     """Trace the model without a handler around it and without new random numbers."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=list(devices)), torch.no_grad():
+    with repeatable_noise(), torch.no_grad():
         return poutine.block(poutine.trace(model).get_trace)(*args, **kwargs)
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
+from pyro_ngvi.tracing.messengers import Values
+
 
 class _Origins(Messenger):
     """Finds the latents whose supports come from the values of others."""
@@ -33,22 +35,6 @@ class _Origins(Messenger):
         msg["value"] = track_provenance(msg["value"], frozenset({msg["name"]}))
 
 
-class _Values(Messenger):
-    """Gives sites values, whatever start the model has been given.
-
-    :param value_of: the value of a site, or None to leave it as it is.
-    """
-
-    def __init__(self, value_of: Callable[[dict[str, Any]], Tensor | None]) -> None:
-        super().__init__()
-        self.value_of = value_of
-
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        value = self.value_of(msg)
-        if value is not None:
-            msg["value"], msg["done"] = value, True
-
-
 def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: dict) -> list[str]:
     """Find the latents whose supports depend on other latents or on parameters; mostly none."""
     latents = dict(trace.iter_stochastic_nodes())
@@ -65,7 +51,7 @@ def dynamic_sites(model: Callable, trace: poutine.Trace, args: tuple, kwargs: di
 
 def _moving(model: Callable, latents: dict[str, Any], args: tuple, kwargs: dict) -> list[str]:
     """Find the latents whose supports change when the others are drawn anew."""
-    with poutine.block(), _Values(lambda site: site["fn"]() if site["name"] in latents else None):
+    with poutine.block(), Values(lambda site: site["fn"]() if site["name"] in latents else None):
         again = poutine.trace(model).get_trace(*args, **kwargs)
     return [
         name
@@ -97,7 +83,7 @@ def running_supports(
             found[site["name"]] = support
         return biject_to(support)(values[site["name"]])
 
-    with poutine.block(), _Values(constrained):
+    with poutine.block(), Values(constrained):
         model(*args, **kwargs)
     return found
 

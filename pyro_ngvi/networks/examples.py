@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from pyro.distributions.util import scale_and_mask
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -20,6 +19,7 @@ from torch.utils import _pytree as pytree
 from ngvi.networks.examples import Examples, aligned, check_not_enumerated, without_plate
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.log_density import Latents
+from pyro_ngvi.tracing.messengers import Values
 from pyro_ngvi.tracing.sites import is_subsampled
 
 
@@ -50,20 +50,17 @@ def alone(density: LogDensity, count: int) -> tuple[Callable, list[Tensor]]:
             given[index] = row[None]
         one = copy.copy(density)
         one.args, one.kwargs = pytree.tree_unflatten(given, structure)
-        with OneOfMany():
+        with Values(_first_elements):
             # In a plate of a fixed size the one example stands at all places.
             return _split(one, latents).log_likelihood.mean()
 
     return log_likelihood, [leaves[index] for index in at]
 
 
-class OneOfMany(Messenger):
-    """Lets plates of a minibatch see their first element, instead of a random one."""
-
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        if site_is_subsample(msg) and msg["value"] is None and is_subsampled(msg):
-            msg["value"] = torch.arange(msg["fn"].subsample_size)
-            msg["done"] = True
+def _first_elements(site: dict[str, Any]) -> Tensor | None:
+    """Return what a plate of a minibatch sees instead of random elements."""
+    is_drawn = site_is_subsample(site) and site["value"] is None and is_subsampled(site)
+    return torch.arange(site["fn"].subsample_size) if is_drawn else None
 
 
 def _split(density: LogDensity, latents: Latents) -> Examples:

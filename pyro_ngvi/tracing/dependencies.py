@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from ngvi.latents.layout import Pairs, interacting_pairs
+from pyro_ngvi.tracing.messengers import Values
 
 
 def posterior_dependencies(
@@ -83,22 +84,18 @@ def log_density(
     """
     jacobian = torch.zeros(())
 
-    def constrain(site: dict) -> Tensor:
+    def constrained(site: dict) -> Tensor | None:
         nonlocal jacobian
+        if site["name"] not in unconstrained:
+            return None
         value = unconstrained[site["name"]]
         transform = biject_to(site["fn"].support)
-        constrained = transform(value)
-        jacobian = jacobian + transform.log_abs_det_jacobian(value, constrained).sum()
-        return constrained
-
-    class Constrain(poutine.messenger.Messenger):
-        def _pyro_sample(self, msg: dict) -> None:
-            if msg["name"] in unconstrained:
-                msg["value"] = constrain(msg)
-                msg["done"] = True
+        found = transform(value)
+        jacobian = jacobian + transform.log_abs_det_jacobian(value, found).sum()
+        return found
 
     with pyro.validation_enabled(False), poutine.block():
-        trace = poutine.trace(Constrain()(model)).get_trace(*args, **kwargs)
+        trace = poutine.trace(Values(constrained)(model)).get_trace(*args, **kwargs)
         return trace.log_prob_sum() + jacobian
 
 

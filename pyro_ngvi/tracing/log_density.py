@@ -24,6 +24,7 @@ from pyro.infer.enum import get_importance_trace
 from pyro.infer.traceenum_elbo import _compute_dice_elbo
 from pyro.poutine.enum_messenger import EnumMessenger
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from ngvi.conjugate.site import num_columns, signs_of_runs
 from pyro_ngvi.families.base import Family
@@ -327,18 +328,6 @@ def _loop(function: Callable[[Latents], Any], latents: Latents, same_noise: bool
     results = []
     for k, values in enumerate(draws):
         draw = dict(zip(latents, values, strict=True))
-        if same_noise and k < num_draws - 1:
-            with repeatable_noise():
-                results.append(function(draw))
-        else:
+        with repeatable_noise() if same_noise and k < num_draws - 1 else nullcontext():
             results.append(function(draw))
-    return _stack(results)
-
-
-def _stack(results: list[Any]) -> Any:
-    first = results[0]
-    if isinstance(first, Tensor):
-        return torch.stack(results)
-    if isinstance(first, dict):
-        return {name: _stack([result[name] for result in results]) for name in first}
-    return type(first)(*map(_stack, map(list, zip(*results, strict=True))))
+    return tree_map(lambda *parts: torch.stack(parts), *results)

@@ -64,6 +64,22 @@ class WithoutSequences(Messenger):
         msg["cond_indep_stack"] = tuple(frame for frame in frames if frame.vectorized)
 
 
+class Values(Messenger):
+    """Gives sites values, whatever start the model has been given.
+
+    :param value_of: the value of a site, or None to leave it as it is.
+    """
+
+    def __init__(self, value_of: Callable[[dict[str, Any]], Tensor | None]) -> None:
+        super().__init__()
+        self.value_of = value_of
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        value = self.value_of(msg)
+        if value is not None:
+            msg["value"], msg["done"] = value, True
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """No validation by Pyro or torch, whose checks cost time and stop ``torch.func``.
