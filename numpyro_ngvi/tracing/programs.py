@@ -171,14 +171,8 @@ def _program(
     function: Callable, structure: Any, leaves: list, programs: Programs, jit: Callable
 ) -> Callable[[list], Any]:
     """Return the program of flat arguments, for those of the shapes of ``leaves``."""
-    results: list[Any] = []
-
-    def flat(*leaves: Any) -> list:
-        found, structure_found = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
-        results[:] = [structure_found]
-        return found
-
-    traced = jax.make_jaxpr(flat)(*leaves)
+    args = jax.tree.unflatten(structure, leaves)
+    traced, like = jax.make_jaxpr(function, return_shape=True)(*args)
     constants, (operations, order) = list(traced.consts), _with_results_in_order(traced.jaxpr)
 
     def make() -> Callable:
@@ -193,7 +187,8 @@ def _program(
 
     def call(leaves: list) -> Any:
         found = dict(zip(order, program(constants, leaves), strict=True))
-        return jax.tree.unflatten(results[0], [found[index] for index in range(len(found))])
+        ordered = [found[index] for index in range(len(found))]
+        return jax.tree.unflatten(jax.tree.structure(like), ordered)
 
     return call
 

@@ -78,17 +78,10 @@ class Traced:
         return self._known[key]
 
     def _traced(self, structure: Any, shapes: tuple) -> tuple[Operations, list]:
-        results: list[Any] = []
-
-        def flat(*leaves: Any) -> list:
-            found = self._function(*jax.tree.unflatten(structure, leaves))
-            leaves, results_structure = jax.tree.flatten(found)
-            results[:] = [results_structure]
-            return leaves
-
-        closed = jax.make_jaxpr(flat)(*shapes)
-        program = without_idle(closed.jaxpr)
-        return Operations(program, structure, shapes, results[0]), list(closed.consts)
+        args = jax.tree.unflatten(structure, shapes)
+        closed, like = jax.make_jaxpr(self._function, return_shape=True)(*args)
+        program, of_results = without_idle(closed.jaxpr), jax.tree.structure(like)
+        return Operations(program, structure, shapes, of_results), list(closed.consts)
 
 
 def inlined(function: Callable, programs: Programs, of: Hashable) -> Callable:
