@@ -32,7 +32,9 @@ def shared_doc(about: Any, *others: Any) -> Callable[[Described], Described]:
         for other in others:
             for name, field in _parts(other)[1].items():
                 fields.setdefault(name, field)
-        ordered = "\n".join(fields[name] for name in sorted(fields, key=_rank))
+        ordered = "\n".join(
+            fields[name] for name in sorted(fields, key=lambda one: FIELDS.index(one.split()[0]))
+        )
         thing.__doc__ = "\n\n".join(filter(None, (shared, prose, ordered)))
         return thing
 
@@ -45,7 +47,3 @@ def _parts(thing: Any) -> tuple[str, dict[str, str]]:
     prose, *fields = re.split(rf"^(?=:(?:{'|'.join(FIELDS)})\b)", text, flags=re.MULTILINE)
     indented = (re.sub(r"\n\s*", "\n    ", field.rstrip()) for field in fields)
     return prose.strip(), {field.split(":")[1]: field for field in indented}
-
-
-def _rank(field: str) -> int:
-    return FIELDS.index(field.split(" ")[0])

@@ -6,12 +6,13 @@ import contextlib
 import linecache
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ngvi._warn import package_of
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 
 #: What arrays hold that neither library computes with, by numpy's kind of dtype.
@@ -42,8 +43,8 @@ def note_foreign_arguments(
         raise
     except Exception as error:
         named = _named(args, kwargs)
-        found = {name: _foreign(value, convert) for name, value in named.items()}
-        if words := ", ".join(f"{name} {what}" for name, what in found.items() if what):
+        found = in_arguments(lambda value: _foreign(value, convert), args, kwargs)
+        if words := ", ".join(f"{name} {what}" for name, what in found.items()):
             _note(
                 error, f"{NOTE} (counted from zero): {words}. Pass {convert}(...) of the numbers."
             )
@@ -65,6 +66,12 @@ def note_foreign_arguments(
 
 def _named(args: tuple, kwargs: dict) -> dict[str, Any]:
     return {f"argument {index}": value for index, value in enumerate(args)} | kwargs
+
+
+def in_arguments(say: Callable[[Any], Any], args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return by name what a function says of arguments of a model, where it says something."""
+    found = {name: say(value) for name, value in _named(args, kwargs).items()}
+    return {name: words for name, words in found.items() if words}
 
 
 def other_shapes(run: tuple[tuple, dict], of_fit: tuple[tuple, dict]) -> str:
@@ -107,7 +114,7 @@ def _by_line(error: Exception, convert: str, named: dict[str, Any]) -> str:
     """Say what a line of the model does that no program or distribution allows; or nothing."""
     at, plate, package = "", "", ""
     for frame, number in traceback.walk_tb(error.__traceback__):
-        path, package = frame.f_code.co_filename, _package(frame)
+        path, package = frame.f_code.co_filename, package_of(frame)
         if frame.f_code.co_qualname in ("plate.__init__", "SubsampleMessenger.__init__"):
             plate = f", at plate '{frame.f_locals.get('name')}'"
         elif package not in LIBRARIES:
@@ -121,10 +128,6 @@ def _by_line(error: Exception, convert: str, named: dict[str, Any]) -> str:
     return ""
 
 
-def _package(frame: Any) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
-
-
 def _of_other_ppl(error: Exception, convert: str) -> str:
     """Say that what has failed is a model of the other PPL, going by names in its lines."""
     own, other = ("pyro", "numpyro") if convert.startswith("torch") else ("numpyro", "pyro")
@@ -132,7 +135,7 @@ def _of_other_ppl(error: Exception, convert: str) -> str:
         found = [*frame.f_locals.values(), *map(frame.f_globals.get, frame.f_code.co_names)]
         names = (getattr(x, "__module__", None) or getattr(x, "__name__", "") for x in found)
         roots = {str(name).partition(".")[0] for name in names}
-        if other in roots and own not in roots and _package(frame) not in LIBRARIES:
+        if other in roots and own not in roots and package_of(frame) not in LIBRARIES:
             return f"The model is one of {other}, and this is {own}_ngvi: import {other}_ngvi."
     return ""
 

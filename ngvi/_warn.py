@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Any
 
 #: Packages whose lines are not the user's.
 NOT_THE_USERS = (
@@ -35,11 +36,11 @@ class UsageWarning(UserWarning):
 def warn(words: str) -> None:
     """Warn, and name the innermost line that is the user's."""
     level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and _package(frame) in NOT_THE_USERS:
+    while frame.f_back is not None and package_of(frame) in NOT_THE_USERS:
         level, frame = level + 1, frame.f_back
     warnings.warn(words, UsageWarning, stacklevel=level)
 
 
-def _package(frame: object) -> str:
-    name: str = frame.f_globals.get("__name__", "")  # type: ignore[attr-defined]
-    return name.partition(".")[0]
+def package_of(frame: Any) -> str:
+    """Return the name of the package whose function a frame runs."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0]

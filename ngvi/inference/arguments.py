@@ -243,9 +243,6 @@ class ModelCall:
             return f"{words}keywords, such as family={strings[0] if strings else 'diagonal'!r}."
         return f"{words}has {reason}."
 
-    def _near(self, name: str) -> list[str]:
-        return difflib.get_close_matches(name.lower(), self.options, 1, cutoff=0.8)
-
     def _meant(self, name: str, of_model: list[str]) -> str:
         """Return what to write in the place of a keyword that nobody has."""
         word = name.lower()
@@ -253,7 +250,8 @@ class ModelCall:
             return f"There is {self.seed if habit == SEED else habit}."
         known = [one for one in self.options if word in ELSEWHERE["any"].get(one, "").split()]
         lower = {one.lower(): one for one in of_model}
-        near = known or self._near(name) or difflib.get_close_matches(word, lower, 1)
+        near = known or difflib.get_close_matches(word, self.options, 1, cutoff=0.8)
+        near = near or difflib.get_close_matches(word, lower, 1)
         if near:
             return f"Is {lower.get(near[0], near[0])}= meant?"
         options = ", ".join(f"{one}=" for one in self.options) or "none"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ngvi._foreign import places, where_not
+from ngvi._foreign import in_arguments, places, where_not
 from ngvi._warn import warn
 from ngvi.inference.tells import signature_of
 
@@ -108,7 +108,7 @@ def check_seen(
             f"Observed site '{name}' {words}, where its density is zero: leave these rows out, "
             "cover them with a mask, or take a distribution that has such data."
         )
-    if nan := nan_in_arguments(*seen.arguments):
+    if nan := in_arguments(nan_in, *seen.arguments):
         try:
             found = log_densities(model, args, kwargs)
         except Exception:  # noqa: BLE001  the set-up fails as well, and says why
@@ -233,16 +233,6 @@ def known_data(site: Any, as_numpy: Callable) -> np.ndarray | None:
         fn = fn.base_dist
     value = None if site.get("mask") is not None else as_numpy(site["value"])
     return value if isinstance(value, np.ndarray) else None
-
-
-def nan_in_arguments(args: tuple, kwargs: Mapping[str, Any]) -> dict[str, str]:
-    """Say where arguments hold NaN, by name.
-
-    :param args: with arrays of numpy.
-    """
-    named = {**{f"argument {i}": one for i, one in enumerate(args)}, **kwargs}
-    found = {name: nan_in(value) for name, value in named.items()}
-    return {name: words for name, words in found.items() if words}
 
 
 def nan_in(value: Any) -> str:

@@ -27,16 +27,12 @@ COMPONENTS, DRAWS = "components", "draws"
 FORMAT = "fit: {desc}, {n} steps, {elapsed}{postfix}"
 
 
-class EndedByUser(Exception):  # noqa: N818
-    """End of a fit that the user asked for, which keeps the best result so far."""
+class TimeLimitReached(Exception):  # noqa: N818
+    """The user's time limit is reached: the best result so far is kept."""
 
 
-class TimeLimitReached(EndedByUser):
-    """The user's time limit is reached."""
-
-
-class StoppedByCallback(EndedByUser):
-    """The user's function has ended the fit."""
+class StoppedByCallback(Exception):  # noqa: N818
+    """The user's function has ended the fit: the best result so far is kept."""
 
 
 @dataclasses.dataclass
@@ -93,7 +89,8 @@ class Monitor:
 
         :param loss: minus the bound before it, in nats.
         :param gap: what is left to the optimum, estimated in nats.
-        :raises EndedByUser: if the time is up, or the user's function says so.
+        :raises TimeLimitReached: if the time is up.
+        :raises StoppedByCallback: if the user's function says so.
         """
         self.num_steps += 1
         if self.phase == self.first_phase:

@@ -17,7 +17,7 @@ import numpy as np
 from ngvi.inference.estimate import State
 from ngvi.inference.exploration import Explorer
 from ngvi.inference.map_ascent import map_ascents
-from ngvi.inference.monitor import Monitor
+from ngvi.inference.monitor import OTHERS, Monitor
 from ngvi.inference.options import LEVELS, QUICK
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
@@ -26,7 +26,7 @@ from ngvi.inference.search import Status
 from ngvi.inference.starts import DRAW, GUIDE, MODE, Start, Starts
 from ngvi.inference.stochastic import StochasticSearch
 from ngvi.inference.verdict.checks import Context, Finding, first_finding
-from ngvi.inference.verdict.optima import Exploration, Optimum
+from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.validation import Validation
 
 
@@ -44,11 +44,7 @@ class MultiStart:
         self.is_quick = request.effort == QUICK
         self.is_timed = math.isfinite(request.time_limit)
         self._explorer = Explorer(self.runs, self.starts, request.share)
-
-    @property
-    def exploration(self) -> Exploration:
-        """Result of the search for other optima."""
-        return self._explorer.report
+        self.exploration = self._explorer.report
 
     def solve(
         self, state: State | None = None, is_good: Callable[[Optimum], bool] | None = None
@@ -82,7 +78,7 @@ class MultiStart:
         if is_asked and best.is_certified and not jumps:
             if self.is_timed:  # the claim is there, whenever the time ends
                 self.check(best)
-            self.monitor.phase = "other optima"
+            self.monitor.phase = OTHERS
             self._explorer.explore()
 
     def check(self, optimum: Optimum) -> Finding | None:

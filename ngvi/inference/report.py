@@ -91,7 +91,8 @@ def report(result: Any, complete: bool) -> str:
         f"{result.cost.gradients:,} gradients, {result.cost.products:,} Hessian-vector products, "
         f"{result.cost.values:,} values",
     )
-    add("bound", _nats(result.bound, result.bound_error))
+    error = "" if math.isnan(result.bound_error) else f" ± {result.bound_error:.2g}"
+    add("bound", f"{result.bound:,.3f}{error} nats")
     is_good = result.converged and (known is None or known.accuracy.is_accurate)
     if not is_good and hasattr(result.guide, "num_without_mode"):
         for name, count in result.guide.num_without_mode(result.params).items():
@@ -108,12 +109,6 @@ def second_fit(result: Any) -> str:
             other = result.restarts[-1].status
             return f"centred at conditional modes; without them the bound is {other}"
     return "centred at conditional modes" if hasattr(result.guide, "num_without_mode") else ""
-
-
-def _nats(value: float, error: float | None) -> str:
-    if error is None or math.isnan(error):
-        return f"{value:,.3f} nats"
-    return f"{value:,.3f} ± {error:.2g} nats"
 
 
 # -- the picture --------------------------------------------------------------------------

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from ngvi._foreign import in_arguments
 from ngvi._warn import warn
 from ngvi.errors import NO_LATENTS, DiscreteLatentError, InvalidStartError, NoLatentsError
-from ngvi.inference.first_look import nan_in_arguments
+from ngvi.inference.first_look import nan_in
 from ngvi.inference.options import StartOptions
 from ngvi.inference.problem import Problem
 from ngvi.latents.local_blocks import NoLocalsError
@@ -111,14 +112,12 @@ def ready(
     """
 
     def nan_arguments() -> str:
-        return ", ".join(nan_in_arguments(*parts.arguments()))
+        return ", ".join(in_arguments(nan_in, *parts.arguments()))
 
     tried: set[type] = set()
     while True:
         try:
-            made, error = first_that_starts(
-                partial(at, model), starts, InvalidStartError, nan_arguments
-            )
+            made, error = _first_that_starts(partial(at, model), starts, nan_arguments)
             break
         except (DiscreteLatentError, NoLatentsError) as raised:
             if guide is not None or type(raised) in tried:
@@ -150,16 +149,12 @@ def _with_what_it_needs(model: Callable, error: Exception, parts: SetUp) -> Call
     return with_a_latent if has_parameters else None
 
 
-def first_that_starts(
-    set_up: Callable[[Any], Any],
-    starts: Iterable[Any],
-    error_type: type[Exception],
-    nan_arguments: Callable[[], str],
+def _first_that_starts(
+    set_up: Callable[[Any], Any], starts: Iterable[Any], nan_arguments: Callable[[], str]
 ) -> tuple[Any, Exception | None]:
     """Return the first set-up that succeeds.
 
     :param set_up: sets up guide and problem for one of the starts.
-    :param error_type: the error of a start that is none.
     :param nan_arguments: which of the model's arguments hold NaN, in words.
     :return: what was set up, or None; and the error of the first start that failed.
     :raises ValueError: if the model cannot run, whatever its start.
@@ -170,7 +165,7 @@ def first_that_starts(
             return set_up(start), error
         except (DiscreteLatentError, NoLocalsError):
             raise
-        except error_type as raised:
+        except InvalidStartError as raised:
             error = error or raised
         except ValueError as raised:
             # Both PPLs refuse the parameters of a distribution that are NaN at this start.
@@ -180,15 +175,9 @@ def first_that_starts(
                 continue
             hint = f"(Its {where} holds NaN, which is the cause if the model does not expect it.)"
             raise ValueError(f"The model cannot run: {raised}\n{hint}") from raised
-    if refused is not None and not isinstance(error, error_type):
+    if refused is not None and not isinstance(error, InvalidStartError):
         raise refused  # the last one, as the first start's own may be none of the others'
     return None, error
-
-
-def in_arguments(args: tuple, kwargs: dict[str, Any], holds: Callable[[Any], bool]) -> str:
-    """Name the arguments of a model that hold something."""
-    named = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
-    return ", ".join(name for name, value in named.items() if holds(value))
 
 
 def check_coordinates(

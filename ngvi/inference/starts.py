@@ -90,7 +90,7 @@ class Starts:
         space, scales, sample = self.problem.space, self.options.starts.scales, self._sample()
         return (
             self.usable(space.initial, GUIDE, sample)
-            or self._first(None, 1.0, scales[1:], GUIDE, sample)
+            or next(self._at_scales(None, 1.0, scales[1:], GUIDE, sample), None)
             or next(filter(None, (self.at(point, DRAW) for point in self.highest(5))), None)
         )
 
@@ -100,7 +100,7 @@ class Starts:
         if prior is None or not (np.abs(prior.mean - mean) > LEVELS.certain).any():
             return None
         scales = self.options.starts.scales
-        return self._first(prior.mean, prior.sd, scales, PRIOR, self._sample())
+        return next(self._at_scales(prior.mean, prior.sd, scales, PRIOR, self._sample()), None)
 
     def at(self, mean: np.ndarray, name: str, near: State | None = None) -> Start | None:
         """About a mean, with the scale whose bound is best.
@@ -228,9 +228,6 @@ class Starts:
             start = self.usable(self.problem.space.at(mean, scale * sd), name, sample)
             if start is not None:
                 yield start
-
-    def _first(self, *where) -> Start | None:
-        return next(self._at_scales(*where), None)
 
     @staticmethod
     def _highest(starts: Iterable[Start]) -> Start | None:

@@ -14,6 +14,7 @@ import numpy as np
 from jax import random
 
 from ngvi._docs import shared_doc
+from ngvi._foreign import in_arguments
 from ngvi._lock import serialised
 from ngvi.errors import check_key
 from ngvi.estimators.choice import CurvatureOfFit
@@ -21,7 +22,7 @@ from ngvi.inference import fit_doc
 from ngvi.inference.call import FitCall
 from ngvi.inference.options import Effort, FitOptions
 from ngvi.inference.request import FitArguments
-from ngvi.inference.set_up import Ready, in_arguments
+from ngvi.inference.set_up import Ready
 from ngvi.latents.choice import FamilyName
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.mixture import Mixture
@@ -143,14 +144,14 @@ def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
     :raises TypeError: naming them.
     :raises ValueError: naming them.
     """
-    traced = in_arguments(args, kwargs, _is_traced)
+    traced = ", ".join(in_arguments(_is_traced, args, kwargs))
     traced = traced or ("numbers" if _is_traced(jax.device_put(0.0)) else "")
     if traced:
         raise TypeError(
             f"fit branches on numbers, and jax.jit, jax.vmap or jax.grad traces its {traced}. "
             "Call it outside, once for each element; fit compiles its own steps."
         )
-    if elsewhere := in_arguments(args, kwargs, _is_elsewhere):
+    if elsewhere := ", ".join(in_arguments(_is_elsewhere, args, kwargs)):
         raise ValueError(
             f"fit takes arrays of one process, and {elsewhere} is on several: use SVI to share "
             "rows among processes."

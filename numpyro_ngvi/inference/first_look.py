@@ -15,12 +15,13 @@ from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 from numpyro.primitives import Messenger
 
+from ngvi._foreign import in_arguments
 from ngvi.inference.first_look import (
     Seen,
     check_handlers,
     constant_support,
     known_data,
-    nan_in_arguments,
+    nan_in,
     unknown_sites,
 )
 from numpyro_ngvi.inference.new_groups import out_of_bounds
@@ -70,7 +71,7 @@ def look(model: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen | None:
         )
         if any(map(_are_indices, jax.tree.leaves((args, kwargs)))) and "gather" in str(program):
             seen.beyond = out_of_bounds(model, args, kwargs)
-        if nan_in_arguments(*seen.arguments):
+        if in_arguments(nan_in, *seen.arguments):
             run()  # in earnest, for data that the model has computed
     except Exception:  # noqa: BLE001  the set-up fails as well, and says why
         return None
