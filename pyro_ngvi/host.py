@@ -125,11 +125,6 @@ def _vector(tensor: Tensor) -> Tensor:
     return vector.float() if vector.dtype in (torch.float16, torch.bfloat16) else vector
 
 
-def to_numpy(value: Tensor) -> np.ndarray:
-    """All its numbers, in the precision that it has."""
-    return value.detach().cpu().numpy()
-
-
 def on_device(values: Any, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Numbers of the host as a tensor on the device of ``like``.
 

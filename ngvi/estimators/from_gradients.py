@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from ngvi.estimators import table
-from ngvi.estimators.points import Arrays, Families, PointsBySite, log_q, mixture_in
+from ngvi.estimators.points import Arrays, Families, PointsBySite, log_q, map_tree, mixture_in
 from ngvi.families.base import Array, Family
 from ngvi.families.curvature import (
     GroupSpread,
@@ -180,16 +180,9 @@ class Quadrature(table.Quadrature):
         with evaluate.label("direction"):
             for (site, family), (gradient, hessian) in zip(here.items(), found.parts, strict=True):
                 # The direction is not finite if anything is not; a step looks at it later.
-                hessian = _each(lambda part: xp.where(found.is_finite, part, 0.0), hessian)
+                hessian = map_tree(lambda part: xp.where(found.is_finite, part, 0.0), hessian)
                 directions[site] = family.bonnet_price(gradient + nothing, hessian)
         entropy = sum(family.entropy() for family in here.values())
         values = found.value + entropy + log_q(here, points.noise)
         kept = xp.broadcast_to(found.is_finite, values.shape)
         return Averages(directions, values, kept, found.params)
-
-
-def _each(function: Callable[[Array], Array], tree: Any) -> Any:
-    """Apply a function to the arrays of nested tuples."""
-    if isinstance(tree, tuple):
-        return tuple(_each(function, part) for part in tree)
-    return function(tree)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,3 +71,11 @@ def scales(dim: int) -> np.ndarray:
 def num_products(family: Family) -> int:
     """Return how many Hessian-vector products the family's part of a Hessian takes."""
     return int(family.hessian_probes().max()) + 1
+
+
+def map_tree(function: Callable, one: Any, *others: Any) -> Any:
+    """Apply a function to the arrays of nested tuples and lists, or of several that are alike."""
+    if not isinstance(one, (tuple, list)):
+        return function(one, *others)
+    parts = [map_tree(function, *part) for part in zip(one, *others, strict=True)]
+    return type(one)(*parts) if hasattr(one, "_fields") else type(one)(parts)

@@ -90,14 +90,10 @@ class DenseGaussian:
         """
         if self.known_blocks is not None:
             return self.known_blocks
-        pattern = scipy.sparse.csr_matrix(np.abs(self.factor) > 0)
+        pattern = scipy.sparse.csr_matrix(self.factor != 0)
         # Rows and columns are the two sides of a graph: a column need not have its row's number.
-        dim = self.dim
-        both = scipy.sparse.csr_matrix(
-            (pattern.data, pattern.indices + dim, pattern.indptr), (dim, 2 * dim)
-        )
-        both.resize((2 * dim, 2 * dim))
-        return scipy.sparse.csgraph.connected_components(both, directed=False)[1][:dim]
+        both = scipy.sparse.kron([[0, 1], [0, 0]], pattern)
+        return scipy.sparse.csgraph.connected_components(both, directed=False)[1][: self.dim]
 
     @functools.cached_property
     def has_one_block(self) -> bool:

@@ -21,6 +21,7 @@ from ngvi.estimators.nodes import (
     pairs,
 )
 from ngvi.estimators.options import DEFAULTS as ESTIMATORS
+from ngvi.estimators.points import map_tree
 from ngvi.latents.layout import Plate
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
@@ -153,19 +154,19 @@ class Predictors:
         """Return sums over as many nodes as it takes, and whether they miss something."""
         if means.ndim == 2:
             sums, missed = self._resolved(means[:, None], spreads[:, None])
-            return _each(lambda x: x[0], sums), missed
+            return map_tree(lambda x: x[0], sums), missed
         covariance = PredictorCovariance.of(list(spreads), np)
         waiting = np.arange(means.shape[1])
         found: Any = None
         for halvings in range(DEFAULTS.max_halvings + 1):
             at = halved_nodes(self.count, halvings)
-            some = _each(lambda x, of=waiting: x[of], covariance)
+            some = map_tree(lambda x, of=waiting: x[of], covariance)
             sums = self._sums(list(means[:, waiting]), some, at)
             missed = sums.missed(some, self.eps, np).sum(-1) > ESTIMATORS.max_missed
             if found is None:
                 found = sums
             else:
-                _each(lambda x, y, of=waiting: x.__setitem__(of, y), found, sums)
+                map_tree(lambda x, y, of=waiting: x.__setitem__(of, y), found, sums)
             if not missed.any() or len(at) * means[0, waiting].size > DEFAULTS.max_numbers:
                 break
             waiting = waiting[missed]
@@ -232,7 +233,7 @@ class Predictors:
                 )
                 moments = TermMoments(value[0], first, second)
                 parts.append(NodeSums.at(some, moments, means, covariance, np))
-        return functools.reduce(functools.partial(_each, operator.add), parts)
+        return functools.reduce(functools.partial(map_tree, operator.add), parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -253,15 +254,6 @@ class WeightedTerms:
         slopes = zip(found.first, self.predictors.slopes, strict=True)
         gradient = sum((self.weights * first) @ slope for first, slope in slopes)
         return found.value @ self.weights + self.constant, np.asarray(gradient)
-
-
-def _each(function: Callable, one: Any, *others: Any) -> Any:
-    """Apply a function to corresponding arrays in nested lists."""
-    if isinstance(one, tuple):
-        return type(one)(*(_each(function, *parts) for parts in zip(one, *others, strict=True)))
-    if isinstance(one, list):
-        return [_each(function, *parts) for parts in zip(one, *others, strict=True)]
-    return function(one, *others)
 
 
 def jacobians(

@@ -171,7 +171,7 @@ def _differentiated_twice(function: Callable[[Any], jax.Array], point: Any) -> A
         return jax.jvp(jax.grad(function), (x,), (x,))
 
     closed = jax.make_jaxpr(twice)(point)
-    if "custom_lin" in _primitives(closed.jaxpr):
+    if any(one.primitive.name == "custom_lin" for one in _equations(closed.jaxpr)):
         # The forward mode of a custom_vjp, which does not exist. JAX does not notice before
         # it compiles, and need not: where a gradient has it, a Hessian may not.
         shapes = jax.tree.map(
@@ -211,22 +211,17 @@ def _may_jump(jaxpr: Any, depends: list[bool] | None = None) -> bool:
 
 def has_loops(jaxpr: Any) -> bool:
     """Return whether a program runs a loop that has a derivative."""
-    return any(
-        (
-            equation.primitive.name in _LOOPS
-            and any(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in equation.outvars)
-        )
-        or any(map(has_loops, _parts(equation)))
-        for equation in jaxpr.eqns
-    )
+    loops = (one for one in _equations(jaxpr) if one.primitive.name in _LOOPS)
+    results = (var for one in loops for var in one.outvars)
+    return any(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in results)
 
 
-def _primitives(jaxpr: Any) -> Iterator[str]:
-    """Return the names of all operations."""
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Return all operations, those that others run included."""
     for equation in jaxpr.eqns:
-        yield equation.primitive.name
+        yield equation
         for part in _parts(equation):
-            yield from _primitives(part)
+            yield from _equations(part)
 
 
 def _parts(equation: Any) -> Iterator[Any]:

@@ -18,13 +18,19 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.estimators import table
 from ngvi.estimators.from_gradients import Averages
-from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, Families, PointsBySite, scales
+from ngvi.estimators.points import (
+    MAX_PROBED_DIAGONAL,
+    Arrays,
+    Families,
+    PointsBySite,
+    map_tree,
+    scales,
+)
 from ngvi.families.curvature import keeps_rows, reads_diagonal
 from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts
 from pyro_ngvi.estimators.moments import (
     concatenated,
     finite_draws,
-    map_structure,
     of_kept,
     sums_by_leaf,
 )
@@ -65,7 +71,7 @@ class Hessian:
     @label("direction")
     def direction(self, family: Family, gradient: Tensor, total: Any, count: Tensor) -> Family:
         """Return the natural gradient from the sum of the parts of this many Hessians."""
-        return family.bonnet_price(gradient, map_structure(lambda h: h / count, total))
+        return family.bonnet_price(gradient, map_tree(lambda h: h / count, total))
 
     def parts(self, density: LogDensity, latents: Arrays) -> Parts:
         """Return the log density at some draws, all of which is differentiated twice."""

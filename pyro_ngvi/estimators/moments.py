@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngvi.estimators.from_gradients import masked
-from ngvi.estimators.points import Arrays
+from ngvi.estimators.points import Arrays, map_tree
 from pyro_ngvi.families.base import Family
 
 #: Gradients by the tensors that they are of.
@@ -33,16 +33,9 @@ def concatenated(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def map_structure(function: Callable[..., Tensor], *trees: Any) -> Any:
-    """Apply a function to the corresponding tensors of (nested) tuples or lists."""
-    if isinstance(trees[0], Tensor):
-        return function(*trees)
-    return tuple(map_structure(function, *parts) for parts in zip(*trees, strict=True))
-
-
 def plus(one: Any, other: Any) -> Any:
     """Return the sum of two totals of a ``Curvature``."""
-    return one.plus(other) if hasattr(one, "plus") else map_structure(torch.add, one, other)
+    return one.plus(other) if hasattr(one, "plus") else map_tree(torch.add, one, other)
 
 
 def _matrix(tensor: Tensor) -> Tensor:

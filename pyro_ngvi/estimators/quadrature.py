@@ -21,9 +21,9 @@ from ngvi.estimators.nodes import (
     max_halvings,
 )
 from ngvi.estimators.options import DEFAULTS
-from ngvi.estimators.points import Families
+from ngvi.estimators.points import Families, map_tree
 from ngvi.estimators.quadrature import Integrand, Pull, Push, num_probes
-from pyro_ngvi.estimators.moments import gradients_of, leaves_of, map_structure
+from pyro_ngvi.estimators.moments import gradients_of, leaves_of
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import terms_of
 from pyro_ngvi.tracing.messengers import quiet
@@ -189,9 +189,9 @@ def _sums(
         found = derivatives(value, covariance.at(means, columns))
         return NodeSums.at(noise, found, means, covariance, torch)
 
-    added = functools.partial(map_structure, torch.add)
+    added = functools.partial(map_tree, torch.add)
     some = rows.split(max(1, NUMBERS_AT_ONCE // max(1, math.prod(shape))))
-    return NodeSums(*functools.reduce(added, map(at_some, some)))
+    return functools.reduce(added, map(at_some, some))
 
 
 def of_shape(term: Term, shape: tuple[int, ...]) -> Callable[[list[Tensor]], Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi.conjugate.guide import check_no_conjugate_sites
 from ngvi.estimators import table
-from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays
+from ngvi.estimators.points import MAX_PROBED_DIAGONAL, Arrays, map_tree
 from ngvi.families.curvature import keeps_rows, reads_diagonal
 from ngvi.networks.examples import FEW_NUMBERS, NOT_BY_ROWS, NUMBERS_ON_GPU, are_same
 from pyro_ngvi.estimators import Plan
@@ -25,7 +25,7 @@ from pyro_ngvi.estimators.hessian import (
     exact,
     one_by_one,
 )
-from pyro_ngvi.estimators.moments import finite_draws, map_structure, of_kept
+from pyro_ngvi.estimators.moments import finite_draws, of_kept
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.networks.examples import alone, examples
 from pyro_ngvi.tracing import LogDensity
@@ -137,7 +137,7 @@ def minus_squares(rest: Curvature, gradients: Tensor, scale: Tensor, family: Fam
         if keeps_rows(family):
             return KeptRows(rest.total(kept), weights.sqrt() * rows)
         curvature = family.outer_products(weights * rows, rows)
-        return map_structure(torch.sub, rest.total(kept), curvature)
+        return map_tree(torch.sub, rest.total(kept), curvature)
 
     return Curvature(lambda: rest.finite() & finite_draws(gradients, scale), total)
 

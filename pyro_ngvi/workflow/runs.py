@@ -12,9 +12,9 @@ from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from ngvi.inference.posterior import to_numpy
 from ngvi.latents.layout import plates_of
 from ngvi.workflow.arviz import Draws, Observed
-from pyro_ngvi.host import to_numpy
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.sites import is_subsampled
 

@@ -55,16 +55,16 @@ class VOGN(SampledOptimizer):
             raise ValueError("backward needs as many examples' gradients of each parameter.")
         if self._squares is None:
             self._squares, self._num_examples = {}, 0
-        params, values = list(gradients), list(gradients.values())
         for param, value in gradients.items():
             if value.shape[1:] != param.shape:
                 raise ValueError(
                     "backward needs gradients by example, of shape (B, *param.shape): one of a "
                     f"parameter of shape {tuple(param.shape)} has {tuple(value.shape)}."
                 )
-        self._num_examples += len(values[0])
-        part = len(values[0]) / self._num_examples
-        for param, value in zip(params, values, strict=True):
+        count = len(next(iter(gradients.values())))
+        self._num_examples += count
+        part = count / self._num_examples
+        for param, value in gradients.items():
             mean = value.mean(0).to(param.dtype)
             square = value.to(torch.promote_types(value.dtype, torch.float32)).square().mean(0)
             if param in self._squares and param.grad is not None:
