@@ -91,8 +91,8 @@ def report(result: Any, complete: bool) -> str:
         f"{result.cost.gradients:,} gradients, {result.cost.products:,} Hessian-vector products, "
         f"{result.cost.values:,} values",
     )
-    error = "" if math.isnan(result.bound_error) else f" ± {result.bound_error:.2g}"
-    add("bound", f"{result.bound:,.3f}{error} nats")
+    noise = "" if math.isnan(result.bound_error) else f" ± {result.bound_error:.2g}"
+    add("bound", f"{result.bound:,.3f}{noise} nats")
     is_good = result.converged and (known is None or known.accuracy.is_accurate)
     if not is_good and hasattr(result.guide, "num_without_mode"):
         for name, count in result.guide.num_without_mode(result.params).items():

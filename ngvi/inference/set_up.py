@@ -159,7 +159,8 @@ def _first_that_starts(
     :return: what was set up, or None; and the error of the first start that failed.
     :raises ValueError: if the model cannot run, whatever its start.
     """
-    error = refused = None
+    error: ValueError | None = None
+    refused: ValueError | None = None
     for start in starts:
         try:
             return set_up(start), error

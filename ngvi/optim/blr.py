@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from ngvi.errors import step_size_at
 from ngvi.families import direction, steps
 from ngvi.families.gaussian import centred
 from ngvi.families.path import JointPath
@@ -188,14 +189,14 @@ class BlrRule(NamedTuple):
 
     def _step_sizes(self, known: _Known, count: Number) -> tuple[Number, Number]:
         """``rho`` of the mean and of the precision."""
-        on, progress, has_memory = self.algebra, known.progress, known.memory is not None
+        progress, has_memory = known.progress, known.memory is not None
         if isinstance(known.rate, str):
             of_mean = self.trust_region.step_size(progress.mean_sign_changes, has_memory)
             of_precision = self.trust_region.step_size(progress.scale_sign_changes, has_memory)
         else:
-            of_mean = of_precision = on.rate(known.rate, count)
+            of_mean = of_precision = step_size_at(known.rate, count)
         if self.precision_step_size is not None:
-            of_precision = on.rate(self.precision_step_size, count)
+            of_precision = step_size_at(self.precision_step_size, count)
         return of_mean, of_precision
 
     def _path(

@@ -106,20 +106,16 @@ class Algebra:
     #: along a path, until it is settled.
     repeated: ClassVar[Any]
 
-    def rate(self, rates: Rates, count: Number) -> Number:
-        """Return a step size after ``count`` steps."""
-        return step_size_at(rates, count)
-
     def at_rates(self, rates: Rates, vectors: Families, factor: Number, count: Number) -> Families:
         """Directions times their step sizes after ``count`` steps, and a factor."""
         if not isinstance(rates, PartRates):
-            return direction.scale(factor * self.rate(rates, count), vectors)
-        of_mean, steps = factor * self.rate(rates.mean, count), []
+            return direction.scale(factor * step_size_at(rates, count), vectors)
+        of_mean, steps = factor * step_size_at(rates.mean, count), []
         for one in vectors:
             if rates.scale is None:
                 of_scale = relative_scale_step(one) * of_mean
             else:
-                of_scale = factor * self.rate(rates.scale, count)
+                of_scale = factor * step_size_at(rates.scale, count)
             steps += direction.scale_parts(of_mean, of_scale, [one])
         return steps
 

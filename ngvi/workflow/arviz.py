@@ -13,7 +13,7 @@ import numpy as np
 
 from ngvi.inference.draws.chains import import_arviz
 from ngvi.inference.posterior import to_numpy
-from ngvi.latents.layout import Plate, Site
+from ngvi.latents.layout import Plate, Site, plates_of
 
 #: Arrays by site, each with a leading axis of draws.
 Draws = dict[str, np.ndarray]
@@ -50,7 +50,11 @@ class ArvizGroups(NamedTuple):
         """
         left_out, found = {}, {}
         first = runs.first({name: value[0] for name, value in draws.items()})
-        observed = runs.observed(first)
+        observed = {
+            name: Observed(to_numpy(site["value"]), plates_of(site, len(site["fn"].batch_shape)))
+            for name, site in first.items()
+            if runs.has_data(site)  # a factor is an observed site, and has none
+        }
         shapes = {k: tuple(first[k]["fn"].shape()) for k in draws if k in first}
         if drawn := runs.drawn_besides(first):
             left_out["log_likelihood"] = f"the model draws {', '.join(map(repr, drawn))}"

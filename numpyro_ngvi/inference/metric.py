@@ -10,6 +10,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from ngvi.families.direction import Families, dual
 from ngvi.families.path import JointPath
@@ -51,17 +52,8 @@ class Metric(metric.Metric):
 
 
 def flat(families: Families) -> jax.Array:
-    """All coordinates, one after another."""
-    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(families)])
-
-
-def unflat(vector: jax.Array, like: Families) -> Families:
-    """Invert :func:`flat`, for families like these."""
-    leaves, structure = jax.tree.flatten(like)
-    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
-    parts = jnp.split(vector, ends)
-    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    return jax.tree.unflatten(structure, shaped)
+    """Return all coordinates as one vector."""
+    return ravel_pytree(families)[0]
 
 
 def gradient_of(families: Families, direction: Families) -> jax.Array:
@@ -71,14 +63,15 @@ def gradient_of(families: Families, direction: Families) -> jax.Array:
 
 @partial(compiled, runs_few=True)
 def _gradients(families: Families, vectors: jax.Array) -> jax.Array:
-    return jax.vmap(lambda vector: gradient_of(families, unflat(vector, families)))(vectors)
+    unravel = ravel_pytree(families)[1]
+    return jax.vmap(lambda vector: gradient_of(families, unravel(vector)))(vectors)
 
 
 @partial(compiled, runs_few=True)
 def _advance(
     families: Families, vector: jax.Array, rho: jax.Array, radius: jax.Array
 ) -> tuple[Families, jax.Array, jax.Array]:
-    path = JointPath(families, unflat(vector, families))
+    path = JointPath(families, ravel_pytree(families)[1](vector))
     attempt, length, rho = longest_within(algebra, radius, path, rho)
     moved, backward = path.end(attempt), path.backward_kl(attempt)
     return moved, flat(moved) - flat(families), jnp.stack([length, backward, rho])

@@ -214,7 +214,8 @@ class Objective(problem.Objective):
 
     def _run(self, name: str, state: State, rows: Any, some: list[tuple], arrays: list) -> list:
         rows = None if rows is None else rows.astype(np.int32)  # JAX's own integers
-        dtype, key = jax.tree.leaves(some[0])[0].dtype, key_like()
+        dtype = jax.tree.leaves(some[0])[0].dtype
+        key = key_like(jax.config.jax_default_prng_impl)
         latents = {
             site: jax.ShapeDtypeStruct((dim,), dtype) for site, dim in self._space.dims.items()
         }

@@ -75,9 +75,6 @@ class Programs:
         self._lock = threading.Lock()
         self._compiled = self._reused = 0
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     @property
     def counts(self) -> Counts:
         """Counts of this process so far."""

@@ -29,12 +29,10 @@ class Operations:
         does = what_it_does(program)
         #: True if it is known which others do the same.
         self.is_known = does is not None
-        self._key = structure, of_results, does
+        self._key = structure, of_results, does if self.is_known else object()
         self._hash = hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        if self is other or not self.is_known:
-            return self is other
         return isinstance(other, Operations) and self._key == other._key
 
     def __hash__(self) -> int:
@@ -62,10 +60,6 @@ class Traced:
     def __init__(self, function: Callable) -> None:
         self._function = function
         self._known: dict[Any, tuple[Operations, list]] = {}
-
-    def __call__(self, *args: Any) -> Any:
-        operations, constants = self.at(*args)
-        return operations(constants, *args)
 
     def at(self, *like: Any) -> tuple[Operations, list]:
         """Return what it does with arguments like these, and the arrays that it holds."""
@@ -100,15 +94,13 @@ def inlined(function: Callable, programs: Programs, of: Hashable) -> Callable:
     return call
 
 
-def key_like() -> jax.ShapeDtypeStruct:
-    """Return the shape of a random key, as ``jax.random.key`` makes them now."""
-    return _key_like(jax.config.jax_default_prng_impl)
-
-
 @functools.cache
-def _key_like(_: str) -> jax.ShapeDtypeStruct:
-    known = jax.eval_shape(lambda: jax.random.key(0))
-    return jax.ShapeDtypeStruct((), known.dtype)
+def key_like(kind: str) -> jax.ShapeDtypeStruct:
+    """Return what stands for a key.
+
+    :param kind: JAX's ``jax_default_prng_impl``, of now.
+    """
+    return jax.ShapeDtypeStruct((), jax.eval_shape(lambda: jax.random.key(0, impl=kind)).dtype)
 
 
 def _shape(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -11,22 +11,16 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer.util import compute_log_probs
 
-from ngvi.latents.layout import plates_of
-from ngvi.workflow.arviz import Draws, Observed
+from ngvi.workflow.arviz import Draws
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 
 Sites = dict[str, dict[str, Any]]
 
 
-def observed(sites: Sites) -> dict[str, Observed]:
-    """Return the data in a run; a factor is an observed site, and has none."""
-    found = {}
-    for name, site in sites.items():
-        if has_data(site):
-            plates = plates_of(site, len(site["fn"].batch_shape))
-            found[name] = Observed(np.asarray(site["value"]), plates)
-    return found
+def has_data(site: dict[str, Any]) -> bool:
+    """Return whether a site is observed data, and no factor."""
+    return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0
 
 
 def drawn_besides(sites: Sites) -> list[str]:
@@ -48,7 +42,7 @@ class ModelRuns:
     :param keys: of what is drawn, and of the first run.
     """
 
-    observed, drawn_besides = staticmethod(observed), staticmethod(drawn_besides)
+    has_data, drawn_besides = staticmethod(has_data), staticmethod(drawn_besides)
 
     def __init__(
         self, model: Callable, params: dict[str, Any], args: tuple, kwargs: dict, keys: jax.Array
@@ -105,8 +99,3 @@ class ModelRuns:
 def unscaled(site: dict[str, Any], log_prob: jax.Array) -> jax.Array:
     """Return an observed site's log density without its scale, which may be zero."""
     return log_prob if site["scale"] is None else site["fn"].log_prob(site["value"])
-
-
-def has_data(site: dict[str, Any]) -> bool:
-    """Return whether a site is observed data, and no factor."""
-    return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0

@@ -60,7 +60,7 @@ class ModelRows:
         with quiet(), torch.no_grad():
             nodes = density.of(lambda: density.traces(means)[0]).nodes
         sites = {name: site for name, site in nodes.items() if site["type"] == "sample"}
-        self.sites = tuple(_row_site(k, s) for k, s in sites.items() if _is_row(s))
+        self.sites = tuple(_row_site(k, s) for k, s in sites.items() if has_data(s))
         own = [(sites[site.name], site.shape) for site in self.sites]
         scales = [np.broadcast_to(_scale(site), shape).ravel() for site, shape in own]
         masks = [np.broadcast_to(_is_masked(site), shape).ravel() for site, shape in own]
@@ -240,10 +240,6 @@ def _backward(function: Callable[[dict[str, Tensor]], Tensor], along: Tensor) ->
 def _joined(found: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     values, slopes = zip(*found, strict=True)
     return np.concatenate(values), np.concatenate(slopes)
-
-
-def _is_row(site: dict[str, Any]) -> bool:
-    return site["is_observed"] and has_data(site)
 
 
 def _scale(site: dict[str, Any]) -> np.ndarray:

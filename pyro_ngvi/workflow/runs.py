@@ -12,9 +12,7 @@ from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from ngvi.inference.posterior import to_numpy
-from ngvi.latents.layout import plates_of
-from ngvi.workflow.arviz import Draws, Observed
+from ngvi.workflow.arviz import Draws
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.sites import is_subsampled
 
@@ -29,14 +27,10 @@ class Unobserved(UnconditionMessenger):
             super()._pyro_sample(msg)
 
 
-def observed(sites: Sites) -> dict[str, Observed]:
-    """Return the data in a run; a factor is an observed site, and has none."""
-    found = {}
-    for name, site in sites.items():
-        if site["is_observed"] and has_data(site):
-            plates = plates_of(site, len(site["fn"].batch_shape))
-            found[name] = Observed(to_numpy(site["value"]), plates)
-    return found
+def has_data(site: dict[str, Any]) -> bool:
+    """Return whether an observed site is data: no factor, nothing computed."""
+    is_computed = site["infer"].get("_deterministic") or site_is_subsample(site)
+    return site["is_observed"] and not is_computed and site["value"].numel() > 0
 
 
 def drawn_besides(sites: Sites) -> list[str]:
@@ -55,7 +49,7 @@ def drawn_besides(sites: Sites) -> list[str]:
 class ModelRuns:
     """Runs of a model, one for each draw."""
 
-    observed, drawn_besides = staticmethod(observed), staticmethod(drawn_besides)
+    has_data, drawn_besides = staticmethod(has_data), staticmethod(drawn_besides)
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict) -> None:
         self._model, self._run = model, (args, kwargs)
@@ -94,7 +88,7 @@ class ModelRuns:
             return {
                 name: scale_and_mask(site["fn"].log_prob(site["value"]), mask=site["mask"])
                 for name, site in sites.items()
-                if site["is_observed"] and has_data(site)
+                if has_data(site)
             }
 
     def _drawn(self, latents: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -124,10 +118,4 @@ def sampled(trace: poutine.Trace) -> dict[str, Tensor]:
 
 
 def _numbers(runs: Iterable[dict[str, Tensor]]) -> Draws:
-    return {name: to_numpy(value) for name, value in stacked(runs).items()}
-
-
-def has_data(site: dict[str, Any]) -> bool:
-    """Return whether a site may be data: no factor, nothing computed."""
-    is_computed = site["infer"].get("_deterministic") or site_is_subsample(site)
-    return not is_computed and site["value"].numel() > 0
+    return {name: value.numpy(force=True) for name, value in stacked(runs).items()}
