@@ -7,7 +7,7 @@ They are directions to a precision ``U U^T + diag(D)`` near ``-E[hess l]``, as t
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from ngvi.families.base import Array, Family
 from ngvi.latents.forest import check_dense
@@ -18,9 +18,6 @@ from ngvi.linalg.matrices import symmetric
 class LowRankCurvature(Family):
     """Curvature of a family with a ``factor``, a ``diagonal`` and a ``rank``."""
 
-    #: A package's matrices of this form.
-    _low_rank: ClassVar[type[LowRank]]
-
     factor: Any
     diagonal: Any
     rank: Any
@@ -29,7 +26,7 @@ class LowRankCurvature(Family):
     def _matrix(self) -> LowRank:
         """The precision."""
         self._bound()
-        return self._low_rank(self.factor, self.diagonal)
+        return LowRank(self.ops, self.factor, self.diagonal)
 
     def _with(self, loc: Array, factor: Array, diagonal: Array) -> Self:
         new = {"loc": loc, "factor": factor, "diagonal": diagonal}

@@ -127,7 +127,7 @@ class LowRankPrecision(LowRankSteps):
         inner = (inner - 0.5 * weights[:, None] * symmetric(inner)) * weights
         inner = vectors @ inner @ vectors.mT
         delta, of_delta = matrix.root_times(noise)
-        times = self.diagonal * matrix.rows_of(of_delta @ inverse, change.factor)
+        times = self.diagonal * self.ops.rows_of(of_delta @ inverse, change.factor)
         times = times + 2.0 * self.diagonal**2 * change.diagonal * delta
         moved = change.loc - 0.5 * times
         across = ((self.diagonal * delta) @ change.factor) @ inverse + of_delta @ inner
@@ -135,7 +135,7 @@ class LowRankPrecision(LowRankSteps):
         across = across @ both.mT - (moved / self.diagonal) @ self.factor
         # By (1), C^T U = V (I + L)^-T L^-1 (I + L).
         across = solve(both, solve(root, across), trans=True)
-        moved = moved + matrix.rows_of(across, self.factor)
+        moved = moved + self.ops.rows_of(across, self.factor)
         return moved / self.xp.sqrt(self.diagonal)  # (3), by C^-1 Sigma = C^T
 
     def transposed(self, vector: Array) -> Array:

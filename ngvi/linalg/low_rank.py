@@ -25,15 +25,15 @@ from ngvi.linalg.matrices import Array, Matrices, symmetric
 class LowRank:
     """``U U^T + diag(D)``.
 
+    :param ops: what a package does with matrices.
     :param factor: ``U``, shape ``(d, r)``.
     :param diagonal: ``D``, positive, shape ``(d,)``.
     """
 
+    ops: Matrices
     factor: Array
     diagonal: Array
 
-    #: What a package does with matrices.
-    ops: ClassVar[Matrices]
     #: The eigenvalue of ``V^T V`` below which a direction's metric stays what it is.
     min_strength: ClassVar[float] = 1e-3
 
@@ -41,10 +41,6 @@ class LowRank:
     def strength(self) -> Array:
         """``V^T V``, for which a factor of size ``d r`` is read once."""
         return symmetric((self.factor / self.diagonal[:, None]).mT @ self.factor)
-
-    def rows_of(self, inner: Array, factor: Array) -> Array:
-        """``inner @ factor.T``, shape ``(..., d)``."""
-        return inner @ factor.mT
 
     def root(self) -> Array:
         """``L``."""
@@ -84,13 +80,13 @@ class LowRank:
 
     def times(self, rows: Array) -> Array:
         """``S`` times each row, shape ``(..., d)``."""
-        return self.diagonal * rows + self.rows_of(rows @ self.factor, self.factor)
+        return self.diagonal * rows + self.ops.rows_of(rows @ self.factor, self.factor)
 
     def divide(self, rows: Array) -> Array:
         """``S^-1`` times each row, shape ``(..., d)``."""
         root, scaled, solve = self.root(), rows / self.diagonal, self.ops.solve_rows
         inner = solve(root, solve(root, scaled @ self.factor), trans=True)
-        return scaled - self.rows_of(inner, self.factor) / self.diagonal
+        return scaled - self.ops.rows_of(inner, self.factor) / self.diagonal
 
     def divide_factor(self) -> Array:
         """``S^-1 U = D^-1 U (I + V^T V)^-1``."""
@@ -105,20 +101,20 @@ class LowRank:
         # By (1), U^T C = L^-T (I + L)^T (I + L)^-1 V^T.
         of_factor = solve(root, inner @ both, trans=True)
         inner = solve(root, inner, trans=True)
-        return scaled - self.rows_of(inner, self.factor) / self.diagonal, of_factor
+        return scaled - self.ops.rows_of(inner, self.factor) / self.diagonal, of_factor
 
     def root_transpose_times(self, rows: Array) -> Array:
         """``C^T`` times each row, shape ``(..., d)``."""
         root, solve = self.root(), self.ops.solve_rows
         inner = solve(root, (rows / self.diagonal) @ self.factor)
         inner = solve(self.shifted(root), inner, trans=True)
-        return (rows - self.rows_of(inner, self.factor)) / self.ops.xp.sqrt(self.diagonal)
+        return (rows - self.ops.rows_of(inner, self.factor)) / self.ops.xp.sqrt(self.diagonal)
 
     def root_divide(self, rows: Array) -> Array:
         """``C^-1`` times each row, shape ``(..., d)``."""
         sqrt = self.ops.xp.sqrt(self.diagonal)
         inner = self.ops.solve_rows(self.shifted(self.root()), rows @ self.factor, trans=True)
-        return sqrt * rows + self.rows_of(inner, self.factor) / sqrt
+        return sqrt * rows + self.ops.rows_of(inner, self.factor) / sqrt
 
     def near(
         self, matrix: Array, max_iterations: int = 100, tolerance: float = 1e-6

@@ -171,6 +171,10 @@ class Matrices(Library):
         """Return the sums of products along the last axis."""
         return (left * right).sum(-1)
 
+    def rows_of(self, inner: Array, factor: Array) -> Array:
+        """``inner @ factor.T``, shape ``(..., d)``."""
+        return inner @ factor.mT
+
     def sum_rows(self, matrix: Array) -> Array:
         """Return the sums of the rows of matrices, ``(..., n, d)`` to ``(..., d)``."""
         return matrix.sum(-2)

@@ -2,7 +2,6 @@
 
 from ngvi.families import low_rank_precision
 from numpyro_ngvi.families.base import Family, compiled
-from numpyro_ngvi.linalg.low_rank import LowRank
 from numpyro_ngvi.pytree import register
 
 
@@ -11,5 +10,4 @@ from numpyro_ngvi.pytree import register
     "bonnet_price natural_step _trace_ratio retract"
 )
 @register
-class LowRankPrecision(low_rank_precision.LowRankPrecision, Family):
-    _low_rank = LowRank
+class LowRankPrecision(low_rank_precision.LowRankPrecision, Family): ...

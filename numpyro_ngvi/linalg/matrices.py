@@ -62,6 +62,10 @@ class Sums(definite.Definite):
         dimensions = ((last,), (last,)), (batch, batch)
         return jax.lax.dot_general(left, right, dimensions, jax.lax.Precision.HIGHEST)
 
+    def rows_of(self, inner: jax.Array, factor: jax.Array) -> jax.Array:
+        # Its derivative needs no copy of the transpose.
+        return jax.lax.dot_general(inner, factor, (((inner.ndim - 1,), (1,)), ((), ())))
+
     def sum_rows(self, matrix: jax.Array) -> jax.Array:
         return self.row_products(matrix.mT, jnp.ones_like(matrix.mT))
 

@@ -7,13 +7,11 @@ import functools
 from torch import Tensor
 
 from ngvi.families import low_rank_precision
+from ngvi.linalg.low_rank import LowRank
 from pyro_ngvi.families.base import Family, Reparametrised
-from pyro_ngvi.linalg.low_rank import LowRank
 
 
 class LowRankPrecision(low_rank_precision.LowRankPrecision, Family):
-    _low_rank = LowRank
-
     def reparametrised(self, noise: Tensor) -> Tensor:
         return Reparametrised.apply(noise, *self.coordinates().values(), self.detach())
 

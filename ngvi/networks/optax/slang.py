@@ -13,7 +13,6 @@ from ngvi._door import door
 from ngvi.families.low_rank_precision import LowRankPrecision
 from ngvi.families.steps import covariance_times
 from ngvi.linalg.definite import Definite
-from ngvi.linalg.low_rank import LowRank
 from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
 from ngvi.networks.optax.loop import (
     IvonTransformation,
@@ -79,14 +78,9 @@ class _Matrices(Definite):
         return jax.scipy.linalg.solve_triangular(tril, rhs, int(trans), lower=True)
 
 
-class _LowRank(LowRank):
-    ops = _Matrices()
-
-
 class _Precision(LowRankPrecision):
-    ops: ClassVar[Any] = _LowRank.ops
+    ops: ClassVar[Any] = _Matrices()
     xp: ClassVar[Any] = jnp
-    _low_rank: ClassVar[Any] = _LowRank
 
 
 class SlangLoop(Loop):

@@ -46,18 +46,13 @@ class _Matrices(Definite):
         return torch.linalg.solve_triangular(factor, rhs, upper=trans)
 
 
-class _LowRank(LowRank):
-    ops = _Matrices()
-
-
 class _Precision(LowRankPrecision):
-    ops: ClassVar[Any] = _LowRank.ops
+    ops: ClassVar[Any] = _Matrices()
     xp: ClassVar[Any] = torch
-    _low_rank: ClassVar[Any] = _LowRank
 
     @functools.cached_property
     def _matrix(self) -> LowRank:
-        return _LowRank(self.factor, self.diagonal)
+        return super()._matrix
 
 
 @shared_doc(SlangEquations, GroupedOptimizer)
