@@ -167,9 +167,9 @@ class BlockDiagonal(ForestFamily):
         return WhitenedPath(blocks, CovarianceSteps(self.ops), finish, metrics=metrics)
 
     def retract(self, step: Self) -> Self:
-        structure = self._bound().structure
-        packed = self._arrow.add_keeping_off_zero(structure, self.scale_tril, step.scale_tril)
-        return dataclasses.replace(self, loc=self.loc + step.loc, scale_tril=packed)
+        factor, packed = self._factor(), self.scale_tril + step.scale_tril
+        new = self._arrow.unpack(self.structure, packed).kept_off_zero(factor)
+        return self._with(self.loc + step.loc, new)
 
     # -- helpers ----------------------------------------------------------------------
 

@@ -179,14 +179,11 @@ class SparsePrecision(ForestFamily):
 
     def retract(self, step: Self) -> Self:
         factor = self._factor()
-        packed = self._arrow.add_keeping_off_zero(
-            self.structure, self.precision_tril, step.precision_tril
-        )
-        new = self._arrow.unpack(self.structure, packed)
+        packed = self.precision_tril + step.precision_tril
+        new = self._arrow.unpack(self.structure, packed).kept_off_zero(factor)
         # The moved factor moves the mean (algorithm 2S, step 5, as in Corollary 1).
         shift = new.solve_transpose(factor.transpose_times(self._split(step.loc)))
-        loc = self.loc + self._join(shift)
-        return dataclasses.replace(self, loc=loc, precision_tril=packed)
+        return self._with(self.loc + self._join(shift), new)
 
 
 @natural_gradient_from_points.register(SparsePrecision)

@@ -85,14 +85,6 @@ class ForestBlocks:
         )
 
     @classmethod
-    def add_keeping_off_zero(cls, structure: Forest, old: Array, step: Array) -> Array:
-        """Two packed matrices' sum, its diagonal kept off zero as ``Matrices.keep_off_zero`` does.
-
-        On the packed tensors, because for a step it is the traffic of memory that counts.
-        """
-        raise NotImplementedError
-
-    @classmethod
     def identity(cls, structure: Forest, like: Array) -> Self:
         """Return the identity, with the dtype of ``like``."""
         blocks = []
@@ -112,6 +104,18 @@ class ForestBlocks:
             tuple(function(*same) for same in zip(*mine, strict=True))
             for mine in zip(self.blocks, *(other.blocks for other in others), strict=True)
         )
+        return type(self)(self.structure, blocks)
+
+    def kept_off_zero(self, old: Self) -> Self:
+        """Return it with the diagonal that ``Matrices.keep_off_zero`` gives it after an old one."""
+        ops = self.ops
+
+        def kept(old: Array, new: Array) -> Array:
+            on_diagonal = ops.identity(len(new), new.shape[-1], new) > 0
+            return ops.xp.where(on_diagonal, ops.matrices.keep_off_zero(old, new), new)
+
+        pairs = zip(old.blocks, self.blocks, strict=True)
+        blocks = tuple((kept(before[0], now), *below) for before, (now, *below) in pairs)
         return type(self)(self.structure, blocks)
 
     def diagonals(self) -> Vector:
@@ -152,11 +156,3 @@ class ForestBlocks:
             return self.ops.contract(left, right)[..., None]
         product = self.ops.matmul(left, self.ops.transpose(right))
         return product.reshape(*product.shape[:-1], num, -1).sum(-1)
-
-
-def diagonal_slices(structure: Forest) -> list[tuple[int, int, int]]:
-    """Return each group's size and number of diagonal blocks, and its length."""
-    return [
-        (own[0], own[2], sum(math.prod(shape) for shape in (own, *below)))
-        for own, *below in structure.shapes()
-    ]

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 
-from ngvi.latents.forest import Forest
 from ngvi.linalg import arrow
-from ngvi.linalg.forest_blocks import Vector, diagonal_slices
+from ngvi.linalg.forest_blocks import Vector
 from numpyro_ngvi.linalg.batched import batched
-from numpyro_ngvi.linalg.matrices import matrices
 from numpyro_ngvi.pytree import register
 
 
@@ -42,16 +39,3 @@ class Arrow(arrow.Arrow):
         for _ in range(vector[0].ndim - 2):  # the primitive knows no batches of its own
             one = jax.vmap(one)
         return one(vector)
-
-    @classmethod
-    def add_keeping_off_zero(cls, structure: Forest, old: jax.Array, step: jax.Array) -> jax.Array:
-        new = old + step
-        start = 0
-        for size, num, total in diagonal_slices(structure):
-            stop = start + size * size * num
-            before, after = (x[start:stop].reshape(size, size, num) for x in (old, new))
-            on_diagonal = jnp.eye(size, dtype=bool)[..., None]
-            kept = jnp.where(on_diagonal, matrices.keep_off_zero(before, after), after)
-            new = new.at[start:stop].set(kept.reshape(-1))
-            start += total
-        return new
