@@ -94,11 +94,8 @@ class Forest:
     @property
     def num_lower(self) -> int:
         """The free entries of a lower triangular matrix of this structure."""
-        total = 0
-        for index, group in enumerate(self.groups):
-            above = sum(self.groups[a].size for a in self.ancestors(index))
-            total += group.num * (group.size * (group.size + 1) // 2 + group.size * above)
-        return total
+        pairs = zip(self.groups, self.offsets(), strict=True)
+        return sum(g.num * (g.size * (g.size + 1) // 2 + g.size * above) for g, above in pairs)
 
     def shapes(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
         """Return the shapes of each group's diagonal blocks, then below them per ancestor."""
@@ -117,18 +114,13 @@ class Forest:
 
     def packed_diagonal(self) -> np.ndarray:
         """Return the place of each diagonal entry in a packed matrix, shape ``(d,)``."""
-        start, entries = 0, []
-        for shapes in self.shapes():
+        found, start = np.zeros(self.dim, int), 0
+        for index, shapes in zip(self.split_indices(), self.shapes(), strict=True):
             size, _, num = shapes[0]
             rows, blocks = np.indices((size, num))
-            entries.append(start + rows * (size + 1) * num + blocks)
+            found[index] = start + rows * (size + 1) * num + blocks
             start += sum(math.prod(shape) for shape in shapes)
-        pieces = [
-            entries[run.group][run.row : run.row + run.width, run.block : run.block + run.num].T
-            for run in self.runs
-        ]
-        found = np.concatenate([piece.reshape(-1) for piece in pieces])
-        return found if self.permutation is None else found[self.permutation.inverse]
+        return found
 
     def offsets(self) -> tuple[int, ...]:
         """Return the summed sizes of a block's ancestors for each group."""

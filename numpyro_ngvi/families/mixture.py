@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -28,13 +29,8 @@ _BASES = CovarianceCholesky, PrecisionCholesky, Diagonal, BlockDiagonal, SparseP
 class Mixture(mixture.Mixture, Family):
     bases: ClassVar = {one.name: one for one in (*_BASES, LowRankPrecision)}
 
-    @staticmethod
-    def ndtr(values: jax.Array) -> jax.Array:
-        return special.ndtr(values)
-
-    @staticmethod
-    def log_sum_exp(values: jax.Array) -> jax.Array:
-        return special.logsumexp(values, 0)
+    ndtr = staticmethod(special.ndtr)
+    log_sum_exp = staticmethod(partial(special.logsumexp, axis=0))
 
 
 for _function in (density_of_draw, slopes):

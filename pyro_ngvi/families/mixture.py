@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from ngvi.families import mixture
 from pyro_ngvi.families.base import Family
@@ -20,10 +20,5 @@ _BASES = CovarianceCholesky, PrecisionCholesky, Diagonal, BlockDiagonal, SparseP
 class Mixture(mixture.Mixture, Family):
     bases: ClassVar = {one.name: one for one in (*_BASES, LowRankPrecision)}
 
-    @staticmethod
-    def ndtr(values: Tensor) -> Tensor:
-        return torch.special.ndtr(values)
-
-    @staticmethod
-    def log_sum_exp(values: Tensor) -> Tensor:
-        return torch.logsumexp(values, 0)
+    ndtr = staticmethod(torch.special.ndtr)
+    log_sum_exp = staticmethod(partial(torch.logsumexp, dim=0))
