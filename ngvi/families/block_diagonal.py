@@ -189,6 +189,4 @@ class BlockDiagonal(ForestFamily):
         return inner + ops.identity(factor.shape[0], factor.shape[-1], factor)
 
 
-@leaves_out_correlations.register(BlockDiagonal)
-def _(family: BlockDiagonal) -> bool:
-    return True
+leaves_out_correlations.register(BlockDiagonal, lambda family: True)

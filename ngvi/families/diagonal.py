@@ -115,10 +115,8 @@ class Diagonal(Family):
 has_free_scales.register(Diagonal, lambda family: True)
 
 
-@steps.leaves_out_correlations.register(Diagonal)
-@steps.has_parts.register(Diagonal)
-def _(family: Diagonal) -> bool:
-    return True
+steps.leaves_out_correlations.register(Diagonal, lambda family: True)
+steps.has_parts.register(Diagonal, lambda family: True)
 
 
 @steps.covariance_times.register(Diagonal)

@@ -36,11 +36,6 @@ def subtract(left: Families, right: Families) -> Families:
     return each(operator.sub, left, right)
 
 
-def negate(direction: Families) -> Families:
-    """``-direction``."""
-    return each(operator.neg, direction)
-
-
 def scale(factor: Array | float, direction: Families) -> Families:
     """``factor`` times a direction, whose dtypes stay."""
     return [one.map(functools.partial(one.ops.scaled, factor)) for one in direction]

@@ -160,9 +160,7 @@ class ForestFamily(Family):
 has_free_scales.register(ForestFamily, lambda family: True)
 
 
-@steps.has_parts.register(ForestFamily)
-def _(family: ForestFamily) -> bool:
-    return True
+steps.has_parts.register(ForestFamily, lambda family: True)
 
 
 @steps.moved_latents.register(ForestFamily)

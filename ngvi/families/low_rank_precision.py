@@ -189,9 +189,7 @@ class LowRankPrecision(LowRankSteps):
         return self._with(loc, factor, diagonal)
 
 
-@steps.leaves_out_correlations.register(LowRankPrecision)
-def _(family: LowRankPrecision) -> bool:
-    return True
+steps.leaves_out_correlations.register(LowRankPrecision, lambda family: True)
 
 
 @steps.covariance_times.register(LowRankPrecision)

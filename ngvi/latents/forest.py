@@ -136,10 +136,8 @@ class Forest:
         for run in self.runs:
             stop = start + run.num * run.width
             piece = np.arange(start, stop).reshape(run.num, run.width).T
-            rows, blocks = (
-                slice(run.row, run.row + run.width),
-                slice(run.block, run.block + run.num),
-            )
+            rows = slice(run.row, run.row + run.width)
+            blocks = slice(run.block, run.block + run.num)
             positions[run.group][rows, blocks] = piece
             start = stop
         if self.permutation is not None:

@@ -261,9 +261,7 @@ def _triangle(size: int) -> int:
     return size * (size + 1) // 2
 
 
-@steps.leaves_out_correlations.register(MatrixNormal)
-def _(family: MatrixNormal) -> bool:
-    return True
+steps.leaves_out_correlations.register(MatrixNormal, lambda family: True)
 
 
 @steps.free_coordinates.register(MatrixNormal)

@@ -96,6 +96,5 @@ class MatrixSteps(MatrixCoordinates):
         return self._root().quotients(direction._root().pairs)
 
 
-@attempts_are_costly.register(MatrixSteps)
-def _(family: MatrixSteps) -> bool:
-    return True  # by the factorisation and the inverse of each factor
+# By the factorisation and the inverse of each factor.
+attempts_are_costly.register(MatrixSteps, lambda family: True)

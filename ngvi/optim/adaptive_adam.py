@@ -76,10 +76,8 @@ class AdaptiveAdamRule(NamedTuple):
     def _largest_rate(self, on: Algebra, parameter: Array, mean: Array, count: Number) -> Number:
         # Two root mean squares have one number of elements: norms will do, but for the smallest.
         root = math.prod(parameter.shape) ** 0.5
-        size, length = (
-            (parameter**2).sum() ** 0.5,
-            (mean**2).sum() ** 0.5 / (1.0 - COMMON.memory**count),
-        )
+        size = (parameter**2).sum() ** 0.5
+        length = (mean**2).sum() ** 0.5 / (1.0 - COMMON.memory**count)
         # A number is often a logarithm: from zero a tenth of itself is no step at all.
         smallest = 1.0 if root == 1 else self.tenth * root
         size = on.where(size > smallest, size, smallest)

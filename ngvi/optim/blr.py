@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NamedTuple
 
 from ngvi.errors import step_size_at
@@ -95,7 +96,7 @@ class BlrRule(NamedTuple):
         self, gradients: Families, state: BlrState, families: Families, count: Number
     ) -> tuple[Families, BlrState]:
         """Directions are those of the bound: the loss falls along them."""
-        on, directions = self.algebra, direction.negate(gradients)
+        on, directions = self.algebra, direction.each(operator.neg, gradients)
         latents = SubsampledLatents(on, state.move_counts, families, directions)
         known = self._known(state, families, directions, count)
         steered, gradient = directions, state.gradient

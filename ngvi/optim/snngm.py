@@ -187,10 +187,8 @@ class AdaptiveSnngmRule(NamedTuple):
     adaptive: AdaptiveStep = AdaptiveStep()
 
     def init(self, families: Families) -> AdaptiveSnngmState:
-        still, first = (
-            direction.zeros(families),
-            StepState(self.adaptive.first_limit, 1.0, 0.0, 0.0),
-        )
+        still = direction.zeros(families)
+        first = StepState(self.adaptive.first_limit, 1.0, 0.0, 0.0)
         return AdaptiveSnngmState(self.algebra.kept((first, first), families), still, still)
 
     def step(

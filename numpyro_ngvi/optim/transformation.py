@@ -109,10 +109,8 @@ def _back(
     :param like: a pytree of the parameters' structure.
     :param adapts: whether model parameters move by the Adam whose rates adapt.
     """
-    stay, state = (
-        jax.tree.map(jnp.zeros_like, like),
-        state._replace(num_skipped=state.num_skipped + 1),
-    )
+    stay = jax.tree.map(jnp.zeros_like, like)
+    state = state._replace(num_skipped=state.num_skipped + 1)
     if not rule.recovers:
         return stay, state
     earlier, rule_state = rule.recover(state.rule, families)

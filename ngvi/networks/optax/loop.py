@@ -221,10 +221,8 @@ class Loop(NamedTuple):
             gradient, product = gradient.mean(axes), product.mean(axes)
             if self.axis_name is not None:
                 gradient, product = jax.lax.pmean((gradient, product), self.axis_name)
-            momentum, hess = (
-                rule.new_momentum(momentum, rule.slope(gradient, mean)),
-                rule.new_hess(hess, product),
-            )
+            momentum = rule.new_momentum(momentum, rule.slope(gradient, mean))
+            hess = rule.new_hess(hess, product)
             # A schedule's number may be wider than the weights are.
             step = rule.change(mean, momentum, hess, alpha, count.astype(hess.dtype))
             return step.astype(mean.dtype), momentum, hess
