@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from ngvi.estimators.options import DEFAULTS
-from ngvi.estimators.table import ESTIMATORS, NUMBERS_AT_ONCE, EstimateCost, Needs, Size
+from ngvi.estimators.table import ESTIMATORS, NUMBERS_AT_ONCE, Needs
 
 #: Names of estimators of ``fit``, and those of ``NaturalELBO``.
 CurvatureOfFit = Literal["auto", "spherical", "quadrature", "hessian", "stein"]
@@ -136,35 +136,6 @@ def _names(guide: Any) -> str:
     names = [repr(site.name) for site in getattr(guide, "sites", None) or ()]
     more = ", ..." if len(names) > _MAX_NAMES else ""
     return f" ({', '.join(names[:_MAX_NAMES])}{more})" if names else ""
-
-
-def cost_of_step(
-    curvature: str,
-    dim: int,
-    products: int,
-    num_particles: int,
-    num_gradients: int | None = None,
-    *,
-    adapts: bool = False,
-) -> EstimateCost:
-    """Return what ``NaturalELBO`` evaluates in a step.
-
-    :param curvature: not ``"auto"``.
-    :param products: Hessian-vector products, or gradients, that a Hessian costs.
-    :param num_particles: ``K``; see ``NaturalELBO``.
-    :param num_gradients: over how many draws to average the gradient; None for the default.
-    :param adapts: whether more groups may follow, if ``num_gradients`` does not say how many.
-    """
-    size = Size(dim, products, num_particles, num_gradients, adapts)
-    return ESTIMATORS[curvature].cost_of_step(size)
-
-
-def cost_of_group(curvature: str, dim: int, products: int, data_size: int) -> EstimateCost:
-    """Return what ``fit`` evaluates in a group: about as much, whatever the curvature.
-
-    :param data_size: numbers in the model's largest argument.
-    """
-    return ESTIMATORS[curvature].cost_of_group(dim, products, data_size)
 
 
 def is_noisy(count: Any, noise: Any, square: Any) -> Any:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from ngvi._door import not_made
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag
-from ngvi.estimators.choice import check_curvature, choose, cost_of_step
-from ngvi.estimators.table import EstimateCost
+from ngvi.estimators.choice import check_curvature, choose
+from ngvi.estimators.table import ESTIMATORS, EstimateCost, Size
 
 
 class WatchedLosses:
@@ -148,8 +148,8 @@ class NaturalELBO:
             warn(f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.")
         name = choice.curvature
         adapts = not partners and all(one == "all" for one in couples)
-        gradients = self.num_gradients
-        return name, cost_of_step(name, dim, products, self.num_particles, gradients, adapts=adapts)
+        size = Size(dim, products, self.num_particles, self.num_gradients, adapts)
+        return name, ESTIMATORS[name].cost_of_step(size)
 
     @property
     def num_dropped(self) -> int:

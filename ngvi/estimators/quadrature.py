@@ -15,7 +15,7 @@ import numpy as np
 
 from ngvi.estimators.additive_terms import AdditiveTerms, Term, evaluate
 from ngvi.estimators.nodes import PredictorCovariance, TermMoments, pairs
-from ngvi.estimators.points import num_products
+from ngvi.estimators.points import Families, num_products
 from ngvi.families.base import Array, Family
 from ngvi.families.gaussian import centred
 from ngvi.latents.forest import Forest
@@ -169,6 +169,24 @@ def _hessian(family: Family, products: Array) -> Array:
         some = family.ops.eye(count, products)[family.hessian_probes()]
         products = some.T @ products
     return family.assemble_hessian(products)
+
+
+def find_terms(
+    terms_of: Callable[..., AdditiveTerms], density: Callable, here: Families
+) -> AdditiveTerms:
+    """Find the terms of a log density.
+
+    :param terms_of: the package's.
+    :param density: of latent vectors by site.
+    :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
+    """
+
+    def of_vectors(*vectors: Array) -> Array:
+        return density(dict(zip(here, vectors, strict=True)))
+
+    found = terms_of(of_vectors, [family.mean for family in here.values()])
+    found.check_size(sum(num_probes(family) for family in here.values()))
+    return found
 
 
 def num_probes(family: Family) -> int:

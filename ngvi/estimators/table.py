@@ -38,13 +38,8 @@ class EstimateCost(NamedTuple):
     num_hessians: int  #: Hessians, or values if there are none, at the first draws.
     num_gradients: int  #: Gradients, or values if there are none, at all draws.
     num_products: int  #: Hessian-vector products.
-    num_groups: int  #: Groups of orthogonal points, with ``"spherical"``.
-    max_batches: int  #: Most batches of as many groups, while they are noisy.
-
-    @classmethod
-    def of_draws(cls, num_hessians: int, num_gradients: int, num_products: int) -> EstimateCost:
-        """Return that of draws that are no orthogonal points."""
-        return cls(num_hessians, num_gradients, num_products, 0, 1)
+    num_groups: int = 0  #: Groups of orthogonal points, with ``"spherical"``.
+    max_batches: int = 1  #: Most batches of as many groups, while they are noisy.
 
 
 class Size(NamedTuple):
@@ -76,12 +71,12 @@ class Estimator:
         """Return what ``NaturalELBO`` evaluates in a step."""
         has_products = cls.needs in (Needs.HESSIANS, Needs.TERMS)
         count = size.num_particles
-        return EstimateCost.of_draws(count, count, has_products * size.products)
+        return EstimateCost(count, count, has_products * size.products)
 
     @classmethod
     def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
         """Return what ``fit`` evaluates in a group of draws: as much, whatever the estimator."""
-        return EstimateCost.of_draws(DEFAULTS.num_gradients, DEFAULTS.num_gradients, 0)
+        return EstimateCost(DEFAULTS.num_gradients, DEFAULTS.num_gradients, 0)
 
 
 class Spherical(Estimator):
@@ -110,7 +105,7 @@ class Spherical(Estimator):
 
     @classmethod
     def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
-        return EstimateCost(2 * dim + 1, 2 * dim + 1, 0, 1, 1)
+        return EstimateCost(2 * dim + 1, 2 * dim + 1, 0, 1)
 
 
 class Hessian(Estimator):
@@ -197,7 +192,7 @@ class Quadrature(Estimator):
 
     @classmethod
     def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
-        return EstimateCost.of_draws(1, 1, products)  # as many with the terms' Jacobians
+        return EstimateCost(1, 1, products)  # as many with the terms' Jacobians
 
 
 #: All estimators by name.
@@ -211,13 +206,16 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 }
 
 
-def new_estimator(name: str, package: str, **given: Any) -> Any:
+def new_estimator(name: str, package: str, cost: EstimateCost, **given: Any) -> Any:
     """Make a package's estimator.
 
     :param name: in :data:`ESTIMATORS`.
     :param package: whose class of the same name it is.
-    :param given: its fields, and those of others.
+    :param cost: how many draws have a Hessian, and whether the spread of groups is wanted.
+    :param given: other fields of it, and those of others.
     """
+    num_groups = cost.num_groups if cost.max_batches > 1 else 1
+    given.update(num_hessians=cost.num_hessians, num_groups=num_groups)
     base = ESTIMATORS[name]
     module = importlib.import_module(f"{package}.{base.module}")
     cls = getattr(module, base.__name__)
@@ -237,4 +235,4 @@ def _with_gradients(
     if gradients is None:
         added = min(DEFAULTS.num_gradients - 1, int(DEFAULTS.max_added_cost * cost))
         gradients = num_hessians * (1 + added)
-    return EstimateCost.of_draws(num_hessians, gradients, num_hessians * products)
+    return EstimateCost(num_hessians, gradients, num_hessians * products)

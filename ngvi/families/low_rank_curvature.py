@@ -36,10 +36,6 @@ class LowRankCurvature(Family):
         check_dense(self._bound())
         return symmetric(products)
 
-    def outer_products(self, left: Array, right: Array) -> Array:
-        check_dense(self._bound())
-        return symmetric(left.mT @ right)
-
     def bonnet_price(self, gradient: Array, hessian: Array) -> Self:
         """Return the direction to the rule's target, see the module; ``hessian`` is ``(d, d)``."""
         self._bound()

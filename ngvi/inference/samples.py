@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ngvi.estimators.choice import cost_of_group
-from ngvi.estimators.table import EstimateCost
+from ngvi.estimators.table import ESTIMATORS, EstimateCost
 from ngvi.families.points import Points, num_quintic, quintic_points, spherical_points
 from ngvi.inference.estimate import Group, Sample
 from ngvi.latents.forest import Forest
@@ -138,8 +137,8 @@ class Groups(NamedTuple):
         :param cubature: of the log density, if it is a sum over locals.
         """
         if estimator != "spherical" or cubature is None:
-            return cls(dim, cost_of_group(estimator, dim, products, data_size))
-        return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1, 1), cubature)
+            return cls(dim, ESTIMATORS[estimator].cost_of_group(dim, products, data_size))
+        return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1), cubature)
 
     def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
         """Return fresh groups of draws."""

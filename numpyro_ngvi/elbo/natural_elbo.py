@@ -226,7 +226,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             if len(step.here) < len(step.params):
                 return NotAdditiveError("the model has parameters of its own")
             is_asked_for = self.curvature == "quadrature"
-            reason = why_not_additive(step.log_density, step.here, (), step.guide_key, check=False)
+            density = lambda latents: step.log_density(latents, (), step.guide_key)  # noqa: E731
+            reason = why_not_additive(density, step.here, check=False)
             return reason or step.set_up.not_additive(is_asked_for)
 
         curvature, cost = self._chosen(

@@ -114,7 +114,7 @@ class GuideSetUp:
             density, _, _, key = start
             with jax.ensure_compile_time_eval():
                 first.not_additive = why_not_additive(
-                    lambda latents, _, key: density(latents, self._params, key), self._here, (), key
+                    lambda latents: density(latents, self._params, key), self._here
                 )
         elif first.not_additive is None and not first.is_looked_at:
             return None if is_asked_for else NotAdditiveError("nothing is known of its numbers")

@@ -22,10 +22,4 @@ def make_estimator(curvature: str, cost: EstimateCost, *, partners: bool = False
     :param cost: how many draws have a Hessian.
     :param partners: whether the guide draws more than latent vectors.
     """
-    return new_estimator(
-        curvature,
-        "numpyro_ngvi",
-        num_hessians=cost.num_hessians,
-        num_groups=cost.num_groups if cost.max_batches > 1 else 1,
-        partners=partners,
-    )
+    return new_estimator(curvature, "numpyro_ngvi", cost, partners=partners)

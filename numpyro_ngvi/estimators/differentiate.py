@@ -12,11 +12,12 @@ from jax import random
 
 from ngvi.estimators.from_gradients import Averages, Gradients
 from ngvi.estimators.points import Families, PointsBySite
-from ngvi.estimators.quadrature import Expectations, expectations
+from ngvi.estimators.quadrature import Expectations, expectations, find_terms
 from numpyro_ngvi.estimators.mixture import of_mixture
 from numpyro_ngvi.estimators.moments import Density, gradients
-from numpyro_ngvi.estimators.quadrature import JaxCalculus, find_terms
+from numpyro_ngvi.estimators.quadrature import JaxCalculus
 from numpyro_ngvi.families.base import Family
+from numpyro_ngvi.tracing.additive_terms import terms_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Differentiator:
         return of_mixture(self.density, here, site, points, self.params, self.at_once)
 
     def expectations(self, here: Families) -> Expectations:
-        terms = find_terms(self.density, here, self.params, random.key(0))
+        key = random.key(0)
+        terms = find_terms(terms_of, lambda at: self.density(at, self.params, key), here)
         nothing = jax.tree.map(jnp.zeros_like, self.params)
         return expectations(terms, list(here.values()), JaxCalculus(), nothing)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ngvi.estimators import from_gradients
-from ngvi.estimators.additive_terms import AdditiveTerms, Term
+from ngvi.estimators.additive_terms import Term
 from ngvi.estimators.additivity import check_paths, check_smooth
 from ngvi.estimators.from_gradients import Averages
 from ngvi.estimators.nodes import (
@@ -24,8 +24,7 @@ from ngvi.estimators.nodes import (
     pairs,
 )
 from ngvi.estimators.points import Families, PointsBySite
-from ngvi.estimators.quadrature import Integrand, Pull, Push, num_probes
-from numpyro_ngvi.estimators.moments import Density
+from ngvi.estimators.quadrature import Integrand, Pull, Push, find_terms
 from numpyro_ngvi.tracing.additive_terms import terms_of, untraced_terms_of
 from numpyro_ngvi.tracing.compilation import compiled
 
@@ -41,27 +40,6 @@ class Quadrature(from_gradients.Quadrature):
         # Large numbers cancel at the optimum; a GPU's default (tf32) keeps ten bits of them.
         with jax.default_matmul_precision("highest"):
             return super().__call__(evaluate, here, points)
-
-
-def find_terms(
-    density: Density,
-    here: Families,
-    params: Any,
-    key: jax.Array,
-    terms_of: Callable[..., AdditiveTerms] = terms_of,
-) -> AdditiveTerms:
-    """Find the terms of a log density.
-
-    :param terms_of: or :func:`~numpyro_ngvi.tracing.additive_terms.untraced_terms_of`.
-    :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
-    """
-
-    def of_vectors(*vectors: jax.Array) -> jax.Array:
-        return density(dict(zip(here, vectors, strict=True)), params, key)
-
-    found = terms_of(of_vectors, [family.mean for family in here.values()])
-    found.check_size(sum(num_probes(family) for family in here.values()))
-    return found
 
 
 class JaxCalculus:
@@ -192,16 +170,15 @@ def derivatives(
     return TermMoments(function(at), [each(at) for each in firsts], [each(at) for each in seconds])
 
 
-def why_not_additive(
-    density: Density, here: Families, params: Any, key: jax.Array, *, check: bool = True
-) -> Exception | None:
+def why_not_additive(density: Callable, here: Families, *, check: bool = True) -> Exception | None:
     """Return why a log density is no sum of smooth terms, or None.
 
+    :param density: of latent vectors by site.
     :param check: whether to look for kinks; not while it is traced.
     """
     try:
         find = untraced_terms_of if check else terms_of
-        terms = find_terms(density, here, params, key, find)
+        terms = find_terms(find, density, here)
         if check:
             check_paths(terms, list(here.values()), JaxCalculus())
             check_smooth(terms, list(here.values()), JaxCalculus())

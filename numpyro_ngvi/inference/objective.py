@@ -39,7 +39,7 @@ from numpyro_ngvi.tracing.traced import Traced, key_like
 MOST_NUMBERS = 2**25
 #: Methods of :class:`Evaluation`, and what else is a program of one: values in double precision.
 _GROUP, _POINTS, _DOUBLE = "one_group", "some_points", "in_double"
-_METHODS, _OF_VALUES = {_DOUBLE: "some_values"}, ("", EstimateCost.of_draws(0, 0, 0))
+_METHODS, _OF_VALUES = {_DOUBLE: "some_values"}, ("", EstimateCost(0, 0, 0))
 
 
 class Objective(problem.Objective):
@@ -271,8 +271,8 @@ class Objective(problem.Objective):
     def _not_additive(self, args: tuple, kwargs: dict) -> Exception | None:
         """Why the log density is no sum of terms, or None."""
         density, here, params = self._at_start(args, kwargs)
-        of_latents = lambda latents, _, key: density(latents, params, key)  # noqa: E731
-        return curvature.why_not_additive(of_latents, here, (), random.key(0))
+        key = random.key(0)
+        return curvature.why_not_additive(lambda latents: density(latents, params, key), here)
 
     def _at_start(self, args: tuple, kwargs: dict) -> tuple[LogDensity, dict, State]:
         initial = self._space.initial

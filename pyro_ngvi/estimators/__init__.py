@@ -23,11 +23,5 @@ def make_estimator(curvature: str, cost: EstimateCost, plan: Plan) -> Any:
     :param cost: how many draws have a Hessian.
     :param plan: what is known of the model.
     """
-    return new_estimator(
-        curvature,
-        "pyro_ngvi",
-        num_hessians=cost.num_hessians,
-        num_groups=cost.num_groups if cost.max_batches > 1 else 1,
-        bytes_per_draw=plan.bytes_per_draw,
-        partners=plan.facts.is_stochastic,
-    )
+    given = {"bytes_per_draw": plan.bytes_per_draw, "partners": plan.facts.is_stochastic}
+    return new_estimator(curvature, "pyro_ngvi", cost, **given)

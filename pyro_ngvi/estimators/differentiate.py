@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ngvi.estimators.from_gradients import Averages, Gradients
 from ngvi.estimators.points import Arrays, Families, PointsBySite
-from ngvi.estimators.quadrature import Expectations, expectations
+from ngvi.estimators.quadrature import Expectations, expectations, find_terms
 from pyro_ngvi.estimators.mixture import of_mixture
 from pyro_ngvi.estimators.moments import (
     ByLeaf,
@@ -24,11 +24,12 @@ from pyro_ngvi.estimators.moments import (
     plus,
     sums_by_leaf,
 )
-from pyro_ngvi.estimators.quadrature import TorchCalculus, find_terms
+from pyro_ngvi.estimators.quadrature import TorchCalculus
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.host import label
 from pyro_ngvi.tracing import LogDensity, NoiseState
+from pyro_ngvi.tracing.additive_terms import terms_of
 
 
 class Curvature(NamedTuple):
@@ -97,7 +98,7 @@ class Differentiator:
 
     @torch.no_grad()
     def expectations(self, here: Families) -> Expectations:
-        terms = find_terms(self.density, here)
+        terms = find_terms(terms_of, self.density.of_one, here)
         return expectations(terms, list(here.values()), TorchCalculus(), [])
 
     def _passes(self, points: PointsBySite) -> list[PointsBySite]:

@@ -22,7 +22,7 @@ from ngvi.estimators.nodes import (
 )
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.points import Families, map_tree
-from ngvi.estimators.quadrature import Integrand, Pull, Push, num_probes
+from ngvi.estimators.quadrature import Integrand, Pull, Push, find_terms
 from pyro_ngvi.estimators.moments import gradients_of, leaves_of
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import terms_of
@@ -35,20 +35,6 @@ NUMBERS_AT_ONCE = 2**18
 FAR = 2.0**30
 
 
-def find_terms(density: LogDensity, here: Families) -> AdditiveTerms:
-    """Find the terms of a log density.
-
-    :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
-    """
-
-    def of_vectors(*vectors: Tensor) -> Tensor:
-        return density.of_one(dict(zip(here, vectors, strict=True)))
-
-    found = terms_of(of_vectors, [family.mean for family in here.values()])
-    found.check_size(sum(num_probes(family) for family in here.values()))
-    return found
-
-
 def why_not_additive(density: LogDensity) -> Exception | None:
     """Return why a log density is no sum of smooth terms, or None."""
     here = {site: family.detach() for site, family in density.posteriors.items()}
@@ -57,7 +43,7 @@ def why_not_additive(density: LogDensity) -> Exception | None:
         with torch.enable_grad():
             if leaves_of(density(latents), latents):
                 return NotAdditiveError("the model has parameters of its own")
-        terms = find_terms(density, here)
+        terms = find_terms(terms_of, density.of_one, here)
         with quiet():  # at some of the draws a distribution may have no valid parameters
             _check_values(terms, density, here)
         check_paths(terms, list(here.values()), TorchCalculus())
