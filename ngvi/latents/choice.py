@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, cast
 
@@ -26,6 +27,21 @@ FamilyName = Literal[
 ]
 #: Other names of families.
 ALIASES = {"full": "covariance_cholesky"}
+#: Families of networks, by name, which are imported when they are asked for.
+IN_NETWORKS = {"matrix_normal": "MatrixNormal"}
+
+
+def found_later(package: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package's ``families``."""
+
+    def find(name: str) -> Any:
+        if name in IN_NETWORKS.values():
+            return getattr(importlib.import_module(f"{package}.networks.matrix_normal"), name)
+        if name == "plot_structure":
+            raise AttributeError("plot_structure is gone: print(guide) says which are coupled.")
+        raise AttributeError(f"module '{package}.families' has no attribute {name!r}")
+
+    return find
 
 
 class FamilyLimits(NamedTuple):
@@ -55,7 +71,7 @@ class Families(Mapping[str, Any]):
     """The classes of a package by name; those of networks are imported when they are asked for."""
 
     def __init__(self, package: ModuleType) -> None:
-        self._package, self._names, base = package, dict(package.IN_NETWORKS), package.Family
+        self._package, self._names, base = package, dict(IN_NETWORKS), package.Family
         for name in package.__all__:
             found: Any = vars(package).get(name)
             if isinstance(found, type) and issubclass(found, base) and found is not base:

@@ -20,7 +20,7 @@ ByLeaf = list[tuple[Tensor, Tensor]]
 def finite_draws(*tensors: Tensor) -> Tensor:
     """Tell for each index of the leading axis whether everything is finite."""
     # One sum per draw, not one comparison per entry: NaN and infinities survive addition.
-    return torch.isfinite(sum((t.detach() * 0).flatten(1).sum(-1) for t in map(_matrix, tensors)))
+    return torch.isfinite(sum((t.detach() * 0).reshape(len(t), -1).sum(-1) for t in tensors))
 
 
 def of_kept(values: Tensor, kept: Tensor) -> Tensor:
@@ -36,10 +36,6 @@ def concatenated(parts: list[Tensor]) -> Tensor:
 def plus(one: Any, other: Any) -> Any:
     """Return the sum of two totals of a ``Curvature``."""
     return one.plus(other) if hasattr(one, "plus") else map_tree(torch.add, one, other)
-
-
-def _matrix(tensor: Tensor) -> Tensor:
-    return tensor.unsqueeze(-1) if tensor.dim() == 1 else tensor
 
 
 def sums_by_leaf(pairs: Iterable[tuple[Tensor, Tensor]]) -> ByLeaf:
