@@ -170,14 +170,12 @@ class Definite(Matrices):
     def _root_of(self, values: Array, vectors: Array, power: float) -> Array:
         """Return the lower triangular ``R`` with ``R R^T = M^(2 power)``, from the eigenvectors."""
         root = vectors * values[..., None, :] ** power
-        upper = self.upper_factor(root.mT)
-        diagonal = self.diagonals(upper)
-        lower = self.xp.where(diagonal[..., None] < 0, -upper, upper).mT
+        lower = self.positive_diagonal(self.upper_factor(root.mT).mT)
         # Rounding may leave a zero on the diagonal of a root of very unequal columns.
         eps = float(self.xp.finfo(root.dtype).eps)
-        sizes = abs(diagonal)
+        sizes = self.diagonals(lower)
         floor = eps * self.row_products(sizes, self.xp.ones_like(sizes))[..., None]
-        missing = self.at_least(floor - abs(diagonal), 0.0)
+        missing = self.at_least(floor - sizes, 0.0)
         return self.lower(lower + missing[..., None] * self.eye(root.shape[-1], root))
 
 

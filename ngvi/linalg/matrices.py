@@ -142,7 +142,7 @@ class Matrices(Library):
 
     def positive_diagonal(self, tril: Array) -> Array:
         """Return the factor with a positive diagonal: signs of columns are free."""
-        return self.xp.where(tril.diagonal() < 0, -tril, tril)
+        return self.xp.where(self.diagonals(tril)[..., None, :] < 0, -tril, tril)
 
     def lower(self, matrix: Array) -> Array:
         """Matrices ``(..., k, k)`` with zeros above the diagonal."""

@@ -44,8 +44,9 @@ class ElboStep(NamedTuple):
     ) -> ElboStep:
         """Make a step of values that are differentiated."""
         here, params = jax.lax.stop_gradient((posteriors, params))
-        visited = density.visited(here, params, guide_key) if set_up.has_plates else {}
         parts = getattr(density.guide, "_guides", [density.guide])
+        has_plates = any(getattr(part, "_has_plates", False) for part in parts)
+        visited = density.visited(here, params, guide_key) if has_plates else {}
         ours = NaturalGaussianGuide, ConjugateSites
         partners = not all(isinstance(part, ours) for part in parts)
         return cls(density, set_up, here, params, guide_key, visited, partners)
@@ -75,11 +76,6 @@ class GuideSetUp:
         if self._arguments is not None:
             self._params = {part._parameter_name: part._initial_posterior for part in self._parts}
         self._here = {latent_site(name): family for name, family in self._params.items()}
-
-    @property
-    def has_plates(self) -> bool:
-        """Tell whether the user makes a guide's plates, which may hold more than a minibatch."""
-        return any(part.create_plates is not None for part in self._parts)
 
     def missed_curvature(self) -> list[str] | None:
         """Return sites whose curvature is not their Hessian's, as :func:`hessian_obstacle` asks."""

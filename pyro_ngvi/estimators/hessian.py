@@ -216,34 +216,19 @@ def _forward_over_reverse(
         return torch.stack([torch.func.jvp(of_density, (here,), (v,))[1] for v in vectors])
 
 
-def hessians(products: Tensor, family: Family) -> Curvature:
+def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Curvature:
     """Return the Hessian at each of ``K`` draws, as far as a family needs it.
 
-    :param products: from :class:`HessianProducts`, shape ``(m, K, d)``.
-    :param family: whose part of the Hessian it is.
-    """
-
-    def total(kept: Tensor) -> Any:
-        return family.assemble_hessian(of_kept(products.movedim(1, 0), kept).sum(0))
-
-    return Curvature(lambda: finite_draws(products.movedim(1, 0)), total)
-
-
-def diagonals(entries: Tensor) -> Curvature:
-    """Return the diagonal of the Hessian at each of ``K`` draws, for a family that needs no more.
-
-    :param entries: shape ``(K, d)``.
-    """
-    return Curvature(lambda: finite_draws(entries), lambda kept: of_kept(entries, kept).sum(0))
-
-
-def exact(products: Callable, family: Family, *, is_rest: bool = False) -> Curvature:
-    """Return the Hessians, as far as a family needs them.
-
+    :param products: those of :class:`HessianProducts` with the family's probes, shape
+        ``(m, K, d)``, or a diagonal, shape ``(K, d)``.
     :param is_rest: whether they are of what examples leave, of which a family that keeps their
         gradients as they are gets the diagonal.
     """
     is_diagonal = reads_diagonal(family) and family.dim > MAX_PROBED_DIAGONAL
     if is_diagonal or (is_rest and keeps_rows(family)):
-        return diagonals(products(family, diagonal=True))
-    return hessians(products(family), family)
+        of_draws, assembled = products(family, diagonal=True), lambda entries: entries
+    else:
+        of_draws, assembled = products(family).movedim(1, 0), family.assemble_hessian
+    return Curvature(
+        lambda: finite_draws(of_draws), lambda kept: assembled(of_kept(of_draws, kept).sum(0))
+    )

@@ -110,11 +110,12 @@ class TorchCalculus:
     def means(self, integrands: list[Integrand]) -> list[TermMoments]:
         eps = torch.finfo(integrands[0].means[0].dtype).eps
         sums: dict[int, NodeSums] = {}
+        sizes = [(math.prod(one.term.node.shape), len(one.means)) for one in integrands]
         waiting, halvings = list(range(len(integrands))), 0
         while waiting:
             for i in waiting:
                 sums[i] = _sums(*integrands[i], halvings)
-            waiting = [i for i in waiting if halvings < _max_halvings(integrands[i])]
+            waiting = [i for i in waiting if halvings < max_halvings(*sizes[i])]
             misses = [sums[i].misses(integrands[i].covariance, eps, torch) for i in waiting]
             # Python waits once for all terms together.
             found = torch.stack(misses).tolist() if misses else []
@@ -157,10 +158,6 @@ def _along(
     slope = sum(part * step for part, step in zip(slopes, half, strict=True))
     value, slope = (part.expand(t.shape).reshape(len(t), -1) for part in (value, slope))
     return value, slope
-
-
-def _max_halvings(integrand: Integrand) -> int:
-    return max_halvings(math.prod(integrand.term.node.shape), len(integrand.means))
 
 
 def _sums(

@@ -197,16 +197,7 @@ def example_gradients(
             return _columns(log_likelihood, theta, at_once)
         except (RuntimeError, NotImplementedError):
             pass  # an operation whose backward pass cannot be differentiated
-    return _rows(log_likelihood, theta, at_once)
-
-
-def _rows(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
-    """Return one reverse pass for each example."""
-    rows, number = [], torch.arange(log_likelihood.shape[-1], device=theta.device)
-    for some in number.split(at_once):
-        vectors = (number == some[:, None]).to(theta)
-        rows.append(_derivatives(log_likelihood, theta, vectors))
-    return torch.cat(rows).movedim(0, 1)
+    return _derivatives(log_likelihood, theta, at_once).movedim(0, 1)
 
 
 def _columns(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
@@ -215,17 +206,18 @@ def _columns(log_likelihood: Tensor, theta: Tensor, at_once: int) -> Tensor:
     (linear,) = torch.autograd.grad(
         log_likelihood, theta, weights, create_graph=True, materialize_grads=True
     )
-    columns, number = [], torch.arange(theta.shape[-1], device=theta.device)
+    return _derivatives(linear, weights, at_once).movedim(0, -1)
+
+
+def _derivatives(outputs: Tensor, inputs: Tensor, at_once: int) -> Tensor:
+    """Return one reverse pass for each entry of the last axis."""
+    found, number = [], torch.arange(outputs.shape[-1], device=outputs.device)
     for some in number.split(at_once):
-        vectors = (number == some[:, None]).to(theta)
-        columns.append(_derivatives(linear, weights, vectors))
-    return torch.cat(columns).movedim(0, -1)
-
-
-def _derivatives(outputs: Tensor, inputs: Tensor, vectors: Tensor) -> Tensor:
-    # Without strides of zero, so that a product with data is one product of matrices.
-    vectors = vectors[:, None].expand(-1, *outputs.shape).contiguous()
-    try:
-        return batched(outputs, inputs, vectors)
-    except (RuntimeError, NotImplementedError):  # an operation that cannot be batched
-        return one_by_one(outputs, inputs, vectors)
+        vectors = (number == some[:, None]).to(outputs)
+        # Without strides of zero, so that a product with data is one product of matrices.
+        vectors = vectors[:, None].expand(-1, *outputs.shape).contiguous()
+        try:
+            found.append(batched(outputs, inputs, vectors))
+        except (RuntimeError, NotImplementedError):  # an operation that cannot be batched
+            found.append(one_by_one(outputs, inputs, vectors))
+    return torch.cat(found)
