@@ -74,8 +74,8 @@ class Mixture(Family):
     #: Additions of a package: its families by name, the normal distribution function, and
     #: ``log(sum(exp))`` over the first axis.
     bases: ClassVar[dict[str, Any]]
-    ndtr: ClassVar[Callable[[Array], Array]]
-    log_sum_exp: ClassVar[Callable[[Array], Array]]
+    _ndtr: ClassVar[Callable[[Array], Array]]
+    _log_sum_exp: ClassVar[Callable[[Array], Array]]
 
     def __post_init__(self) -> None:
         check_count(self.num_components, "num_components")
@@ -143,7 +143,7 @@ class Mixture(Family):
     @property
     def log_weights(self) -> Array:
         """Logarithms of the weights, which sum to one; shape ``(K,)``."""
-        return self._bound().logits - type(self).log_sum_exp(self.logits)
+        return self._bound().logits - type(self)._log_sum_exp(self.logits)
 
     @property
     def weights(self) -> Array:
@@ -187,7 +187,7 @@ class Mixture(Family):
 
         :param noise: standard normal, shape ``(..., d + 1)``.
         """
-        level, rest, found, below = type(self).ndtr(noise[..., :1]), noise[..., 1:], None, 0.0
+        level, rest, found, below = type(self)._ndtr(noise[..., :1]), noise[..., 1:], None, 0.0
         for weight, one in zip(self.weights, self.components, strict=True):
             here = one.sample(rest)
             found = here if found is None else self.xp.where(level >= below, here, found)
@@ -197,7 +197,7 @@ class Mixture(Family):
     def log_prob(self, value: Array) -> Array:
         parts = [one.log_prob(value) for one in self.components]
         pairs = zip(self.log_weights, parts, strict=True)
-        return type(self).log_sum_exp(self.xp.stack([weight + part for weight, part in pairs]))
+        return type(self)._log_sum_exp(self.xp.stack([weight + part for weight, part in pairs]))
 
     def whiten(self, value: Array) -> Array:
         raise ValueError(NO_COORDINATES)
@@ -247,13 +247,13 @@ class Mixture(Family):
         pairs = zip(self.components, direction.components, strict=True)
         logits = self.log_weights + step_size * direction.logits
         found = [one.natural_step(change, step_size) for one, change in pairs]
-        return self.of(found, logits - type(self).log_sum_exp(logits))
+        return self.of(found, logits - type(self)._log_sum_exp(logits))
 
     def retract(self, step: Self) -> Self:
         pairs = zip(self.components, step.components, strict=True)
         logits = self.log_weights + step.logits
         found = [one.retract(change) for one, change in pairs]
-        return self.of(found, logits - type(self).log_sum_exp(logits))
+        return self.of(found, logits - type(self)._log_sum_exp(logits))
 
     def kl_divergence(self, other: Self) -> Array:
         """Return the divergence of draw and component, which is no less than that of draws."""
@@ -300,7 +300,7 @@ def _(family: Mixture, value: Array) -> Array:
     logs = [one.log_prob(value) for one in family.components]
     pairs = zip(family.log_weights, logs, strict=True)
     shares = family.xp.stack([weight + part for weight, part in pairs])
-    shares = family.xp.exp(shares - type(family).log_sum_exp(shares))
+    shares = family.xp.exp(shares - type(family)._log_sum_exp(shares))
     found = zip(shares, family.components, strict=True)
     return sum(share[..., None] * slopes(one, value) for share, one in found)
 

@@ -29,8 +29,8 @@ _BASES = CovarianceCholesky, PrecisionCholesky, Diagonal, BlockDiagonal, SparseP
 class Mixture(mixture.Mixture, Family):
     bases: ClassVar = {one.name: one for one in (*_BASES, LowRankPrecision)}
 
-    ndtr = staticmethod(special.ndtr)
-    log_sum_exp = staticmethod(partial(special.logsumexp, axis=0))
+    _ndtr = staticmethod(special.ndtr)
+    _log_sum_exp = staticmethod(partial(special.logsumexp, axis=0))
 
 
 for _function in (density_of_draw, slopes):

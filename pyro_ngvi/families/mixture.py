@@ -20,5 +20,5 @@ _BASES = CovarianceCholesky, PrecisionCholesky, Diagonal, BlockDiagonal, SparseP
 class Mixture(mixture.Mixture, Family):
     bases: ClassVar = {one.name: one for one in (*_BASES, LowRankPrecision)}
 
-    ndtr = staticmethod(torch.special.ndtr)
-    log_sum_exp = staticmethod(partial(torch.logsumexp, dim=0))
+    _ndtr = staticmethod(torch.special.ndtr)
+    _log_sum_exp = staticmethod(partial(torch.logsumexp, dim=0))
