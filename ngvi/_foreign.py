@@ -12,14 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ngvi._warn import package_of
+from ngvi._warn import LIBRARIES, OURS, package_of
 from ngvi.errors import DiscreteLatentError, InvalidStartError, NoLatentsError
 
 #: What arrays hold that neither library computes with, by numpy's kind of dtype.
 NO_NUMBERS = {"U": "strings", "S": "strings", "T": "strings", "O": "objects", "M": "dates"}
-#: Packages whose lines are not the model's.
-OURS = "ngvi", "pyro_ngvi", "numpyro_ngvi"
-LIBRARIES = *OURS, "pyro", "numpyro", "torch", "jax", "pandas", "contextlib"
 #: How the note begins.
 NOTE = "Some of the model's arguments are not numeric arrays"
 

@@ -6,19 +6,9 @@ import sys
 import warnings
 from typing import Any
 
-#: Packages whose lines are not the user's.
-NOT_THE_USERS = (
-    "contextlib",
-    "functools",
-    "jax",
-    "ngvi",
-    "numpyro",
-    "numpyro_ngvi",
-    "optax",
-    "pyro",
-    "pyro_ngvi",
-    "torch",
-)
+#: Packages whose lines are not the user's, nor the model's.
+OURS = "ngvi", "pyro_ngvi", "numpyro_ngvi"
+LIBRARIES = *OURS, "contextlib", "functools", "jax", "numpyro", "optax", "pandas", "pyro", "torch"
 
 
 class UsageWarning(UserWarning):
@@ -36,7 +26,7 @@ class UsageWarning(UserWarning):
 def warn(words: str) -> None:
     """Warn, and name the innermost line that is the user's."""
     level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and package_of(frame) in NOT_THE_USERS:
+    while frame.f_back is not None and package_of(frame) in LIBRARIES:
         level, frame = level + 1, frame.f_back
     warnings.warn(words, UsageWarning, stacklevel=level)
 
