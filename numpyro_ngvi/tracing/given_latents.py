@@ -59,19 +59,3 @@ class Drawn(Delta):
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         return self.log_density
-
-
-class Visited(Messenger):
-    """A guide whose visits of latent vectors are recorded (:mod:`ngvi.guide.subsampled_latents`).
-
-    :ivar weights: how often the minibatch counts each coordinate, by those sites of which it visits
-        a part.
-    """
-
-    def __init__(self, guide: Callable) -> None:
-        super().__init__(guide)
-        self.weights: dict[str, jax.Array] = {}
-
-    def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "sample" and site["infer"].get("is_minibatch"):
-            self.weights[site["name"]] = site["fn"].family.weights

@@ -26,7 +26,7 @@ from ngvi.conjugate.site import ConjugateSite, num_columns, signs_of_runs
 from ngvi.latents.partly_observed import is_rest
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.enumeration import enumerated_log_density
-from numpyro_ngvi.tracing.given_latents import AsDrawn, SharePlates, Unscaled, Visited
+from numpyro_ngvi.tracing.given_latents import AsDrawn, SharePlates, Unscaled
 from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in
 from numpyro_ngvi.tracing.sites import abstract_trace, is_enumerated, scale_of
 
@@ -124,11 +124,15 @@ class LogDensity:
 
         :param here: the families, by the name of the guide's sample site.
         """
-        found = Visited(self.guide)
+        trace = handlers.trace(self.guide)
         means = {site: family.mean for site, family in here.items()}
-        guide = handlers.block(self.conditioned_guide(means, guide_key, guide=found))
+        guide = handlers.block(self.conditioned_guide(means, guide_key, guide=trace))
         handlers.substitute(guide, data=params)(*self.args, **self.kwargs)
-        return found.weights
+        return {
+            name: site["fn"].family.weights
+            for name, site in trace.trace.items()
+            if site["type"] == "sample" and site["infer"].get("is_minibatch")
+        }
 
     def _run(
         self, latents: Latents, params: dict[str, Any], guide_key: jax.Array, given: dict[str, Any]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pyro import poutine
 from torch import Tensor
 
 from ngvi._warn import warn
@@ -26,7 +27,7 @@ from pyro_ngvi.tracing import (
     sites_without_hessian,
 )
 from pyro_ngvi.tracing.arguments import tensors_in
-from pyro_ngvi.tracing.messengers import OperationMode, Registered
+from pyro_ngvi.tracing.messengers import OperationMode
 
 #: Draws share a pass as long as their intermediate results stay below.
 BYTES_PER_PASS = 2**28
@@ -153,9 +154,11 @@ def make_plan(
 def _warn_of_unregistered(density: LogDensity, latents: Arrays) -> None:
     """Warn of weights that are neither latents nor parameters, so that nothing learns them."""
     latents = {site: value.requires_grad_() for site, value in latents.items()}
-    with torch.enable_grad(), Registered() as registered:
+    with torch.enable_grad(), poutine.trace(param_only=True) as run:
         leaves = leaves_of(density(latents), latents)
-        found = [leaf for leaf in leaves if id(leaf) not in registered.tensors]
+        params = [site["value"] for site in run.trace.nodes.values()]
+        registered = {id(p.unconstrained() if hasattr(p, "unconstrained") else p) for p in params}
+        found = [leaf for leaf in leaves if id(leaf) not in registered]
         if found:  # what a run makes for itself, as the search for modes does, is another each time
             again = set(map(id, leaves_of(density(latents), latents)))
             found = [leaf for leaf in found if id(leaf) in again]

@@ -22,22 +22,6 @@ from ngvi.errors import outside_of_domains
 SPLIT_OVER_WORKERS: ContextVar[bool] = ContextVar("SPLIT_OVER_WORKERS", default=False)
 
 
-class Registered(Messenger):
-    """Collects the tensors of all parameters that a run names: what SVI's optimiser sees.
-
-    :ivar tensors: unconstrained, by their identity.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tensors: dict[int, Tensor] = {}
-
-    def _pyro_post_param(self, msg: dict[str, Any]) -> None:
-        value = msg["value"]
-        value = value.unconstrained() if hasattr(value, "unconstrained") else value
-        self.tensors[id(value)] = value
-
-
 class Domains(Messenger):
     """Counts runs at which parameters of distributions are outside of their domain.
 
