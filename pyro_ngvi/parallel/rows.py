@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from pyro.poutine.messenger import Messenger
+from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 
 from pyro_ngvi.tracing.sites import family_of
@@ -34,21 +34,16 @@ class SeesRows:
         self.model, self.parts = model, dict[str, Part]()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with _Plates(self.parts):
-            return self.model(*args, **kwargs)
+        with poutine.trace() as run:
+            result = self.model(*args, **kwargs)
+        sites: dict[str, Any] = run.trace.nodes
+        for name, site in sites.items():
+            if site_is_subsample(site):
+                self.parts[name] = Part(len(site["value"]), int(site["fn"].size))
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
-
-
-class _Plates(Messenger):
-    def __init__(self, parts: dict[str, Part]) -> None:
-        super().__init__()
-        self.parts = parts
-
-    def _pyro_post_sample(self, msg: Any) -> None:
-        if site_is_subsample(msg):
-            self.parts[msg["name"]] = Part(len(msg["value"]), int(msg["fn"].size))
 
 
 def shared_plates(parts: list[dict[str, Part]]) -> list[str]:
