@@ -30,7 +30,7 @@ from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.guide.prototype import started_trace
 from numpyro_ngvi.guide.sticking_the_landing import calling_elbo
 from numpyro_ngvi.pytree import register_with_flax
-from numpyro_ngvi.tracing.arguments import Arguments
+from numpyro_ngvi.tracing.arguments import Arguments, is_traced
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.sites import is_enumerated
 
@@ -180,7 +180,7 @@ class ConjugateGuide(guide.ConjugateGuide, AutoGuideList):
         return site["type"] == "deterministic" or site.get("name") in self.conjugate
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+        if is_traced((args, kwargs)):
             raise ValueError(
                 "The first call of a ConjugateGuide takes the data: call svi.init(...), "
                 "svi.step(...) or svi.run(...) outside of jax.jit once."

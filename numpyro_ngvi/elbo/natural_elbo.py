@@ -38,7 +38,7 @@ from numpyro_ngvi.estimators import (
 from numpyro_ngvi.estimators.moments import dot, finite_draws, in_passes, masked_mean
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing import LogDensity, posteriors_in
-from numpyro_ngvi.tracing.arguments import typed_key
+from numpyro_ngvi.tracing.arguments import is_traced, typed_key
 
 
 @dataclasses.dataclass
@@ -120,10 +120,8 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
     ) -> dict[str, Any]:
         """Return the loss in nats, with the natural gradient as gradient, and the mutable state."""
         run, here = (model, guide, args, kwargs), jax.lax.stop_gradient(param_map)
-        arrays = jax.tree.leaves((rng_key, here, args, kwargs))
-        is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays)
         settings: Any = jax.config  # whose flags have no types
-        if not is_traced and not settings.jax_disable_jit:
+        if not is_traced((rng_key, here, args, kwargs)) and not settings.jax_disable_jit:
             count = {self.COUNT: here.get(self.COUNT, jnp.zeros((), int))}
             with contextlib.suppress(Exception):  # what is wrong with the model is told below
                 found, gradient = in_one_program(

@@ -51,6 +51,7 @@ from numpyro_ngvi.guide.prototype import set_up_prototype
 from numpyro_ngvi.guide.sticking_the_landing import LINEAR_ELBOS, calling_elbo
 from numpyro_ngvi.guide.subsampled_latents import InPlates, Minibatch, full_locs, unpacking
 from numpyro_ngvi.pytree import register_with_flax
+from numpyro_ngvi.tracing.arguments import is_traced
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.partly_observed import idle_latents
 
@@ -205,10 +206,7 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
                 self._setup_prototype(*args, **kwargs)
         else:
             self._latent_shapes.check(self.model_as_given, args, kwargs)
-        is_traced = any(
-            isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))
-        )
-        if not is_traced:
+        if not is_traced((args, kwargs)):
             self._new_arguments = (args, kwargs)
         return {self._parameter_name: self._initial_posterior}
 

@@ -28,7 +28,7 @@ from numpyro.primitives import Messenger
 from ngvi.guide.robust_init import ROBUST_INIT
 from numpyro_ngvi.guide.dynamic_supports import dynamic_sites
 from numpyro_ngvi.guide.robust_init import density_around, strategies_of
-from numpyro_ngvi.tracing.arguments import Arguments, as_jax
+from numpyro_ngvi.tracing.arguments import Arguments, as_jax, is_traced
 from numpyro_ngvi.tracing.compilation import compiled
 
 Trace = dict[str, dict[str, Any]]
@@ -141,7 +141,7 @@ def _start(
     The log density is NaN if its gradient is not finite. With it come the trace, the unconstrained
     values and the log density at draws about them, if these count.
     """
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((rng_key, args, kwargs))):
+    if is_traced((rng_key, args, kwargs)):
         return math.nan, None
     # With plates, the model's minibatch has not all latents.
     scales = [ROBUST_INIT.scale] * (guide._requested_scale is None and guide.create_plates is None)

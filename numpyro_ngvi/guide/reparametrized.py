@@ -28,7 +28,7 @@ from ngvi.latents.local_blocks import LocalBlocks
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.linalg.arrow import Arrow
-from numpyro_ngvi.tracing.arguments import Arguments, as_jax
+from numpyro_ngvi.tracing.arguments import Arguments, as_jax, is_traced
 from numpyro_ngvi.tracing.compilation import blocks, compiled, few_in_all
 from numpyro_ngvi.tracing.of_sites import OfSites
 from numpyro_ngvi.tracing.traced import Operations, Traced
@@ -193,7 +193,7 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         self._blocks = None
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+        if is_traced((args, kwargs)):
             raise TypeError(
                 "ReparametrizedGaussianGuide keeps the arguments of its first call, which are "
                 "being traced: call svi.init(...) outside of jax.jit, jax.vmap and jax.grad."

@@ -18,6 +18,7 @@ from numpyro.distributions.util import periodic_repeat, sum_rightmost
 from ngvi.guide import subsampled_latents as shared
 from ngvi.guide.subsampled_latents import first_bound
 from ngvi.latents.subsampling import SubsampledLatent
+from numpyro_ngvi.tracing.arguments import is_traced
 
 
 def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
@@ -81,7 +82,7 @@ def unpacking(locs: dict[str, jax.Array]) -> tuple[jax.Array, UnpackTransform]:
 
 def _packed(values: dict[str, jax.Array], shapes: dict[str, tuple]) -> jax.Array:
     parts = [values[name].reshape(-1) for name in shapes]
-    if any(isinstance(part, jax.core.Tracer) for part in parts):
+    if is_traced(parts):
         return jnp.concatenate(parts)
     return jax.device_put(np.concatenate(parts))  # without a program
 

@@ -29,7 +29,7 @@ from numpyro_ngvi.families.mixture import Mixture
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.inference.result import FitResult
 from numpyro_ngvi.inference.set_up import STARTS, set_up
-from numpyro_ngvi.tracing.arguments import typed_key
+from numpyro_ngvi.tracing.arguments import is_traced, typed_key
 from numpyro_ngvi.tracing.compilation import PROGRAMS, compiled, full_products
 from numpyro_ngvi.tracing.programs import without_collections
 
@@ -144,8 +144,8 @@ def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
     :raises TypeError: naming them.
     :raises ValueError: naming them.
     """
-    traced = ", ".join(in_arguments(_is_traced, args, kwargs))
-    traced = traced or ("numbers" if _is_traced(jax.device_put(0.0)) else "")
+    traced = ", ".join(in_arguments(is_traced, args, kwargs))
+    traced = traced or ("numbers" if is_traced(jax.device_put(0.0)) else "")
     if traced:
         raise TypeError(
             f"fit branches on numbers, and jax.jit, jax.vmap or jax.grad traces its {traced}. "
@@ -161,10 +161,6 @@ def _check_numbers(args: tuple, kwargs: dict[str, Any]) -> None:
 def _is_elsewhere(tree: Any) -> bool:
     leaves = jax.tree.leaves(tree)
     return not all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves)
-
-
-def _is_traced(tree: Any) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
 @partial(compiled, runs_once=True)

@@ -87,6 +87,11 @@ def as_jax(tree: Any) -> Any:
     return jax.tree.map(converted, tree)
 
 
+def is_traced(tree: Any) -> bool:
+    """Tell whether an array of a tree is one that JAX traces."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
 def typed_key(key: jax.Array) -> jax.Array:
     """``jax.random.PRNGKey(0)``, the legacy array of two integers, as ``jax.random.key(0)``.
 

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from numpyro_ngvi.tracing.arguments import is_traced
 from numpyro_ngvi.tracing.programs import Programs, kept, without_collections
 from numpyro_ngvi.tracing.traced import inlined
 
@@ -87,7 +88,7 @@ def compiled(
     @functools.wraps(function)
     def call(*args: Any) -> Any:
         leaves = jax.tree.leaves(args)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        if is_traced(leaves):
             # A part of another program, whose options hold.
             return (function if of is None else inlined(function, PROGRAMS, of))(*args)
         is_small = runs_few and sum(map(np.size, leaves)) < MANY

@@ -14,6 +14,7 @@ from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
 from ngvi.latents.partly_observed import is_rest, standard_log_prob
+from numpyro_ngvi.tracing.arguments import is_traced
 
 
 class ProperWhereObserved(Messenger):
@@ -54,8 +55,7 @@ def idle_latents(
     masked = [
         sites[name] for name in values if not is_rest(name, sites) and is_masked(sites[name]["fn"])
     ]
-    arrays = jax.tree.leaves((args, kwargs, values))
-    if not masked or any(isinstance(array, jax.core.Tracer) for array in arrays):
+    if not masked or is_traced((args, kwargs, values)):
         return frozenset()
     seeded = handlers.seed(model, rng_seed=0)
 
