@@ -15,43 +15,33 @@ from ngvi.errors import scaled_guide
 from numpyro_ngvi.tracing.sites import scale_of
 
 
-class SharePlates(Messenger):
-    """A guide whose subsampled plates (``create_plates=``) are those of ``key`` in every run.
+class GivenLatents(Messenger):
+    """A guide some of whose sites are given, which count once.
 
-    Its own draws may differ from run to run.
+    Its subsampled plates (``create_plates=``) are those of ``key`` in every run, though its own
+    draws may differ from run to run; its deterministic sites are :class:`Drawn`.
+
+    :param latents: the names of its latent vectors.
+    :param others: those of other sites that are given.
     """
 
-    def __init__(self, guide: Callable, key: jax.Array) -> None:
+    def __init__(
+        self, guide: Callable, key: jax.Array, latents: Iterable[str], others: Iterable[str]
+    ) -> None:
         super().__init__(guide)
-        self.key = key
+        self.key, self.latents, self.others = key, frozenset(latents), frozenset(others)
 
     def process_message(self, site: dict[str, Any]) -> None:
         if site["type"] == "plate" and site["kwargs"]["rng_key"] is None:
             number = zlib.crc32(site["name"].encode())
             site["kwargs"]["rng_key"] = random.fold_in(self.key, number)
-
-
-class Unscaled(Messenger):
-    """A guide whose draws count once.
-
-    :param sites: the names of its draws.
-    """
-
-    def __init__(self, guide: Callable, sites: Iterable[str]) -> None:
-        super().__init__(guide)
-        self.sites = frozenset(sites)
+        is_point = site["type"] == "sample" and type(site["fn"]) is Delta and site["value"] is None
+        if is_point and site["name"] not in self.latents | self.others:
+            site["fn"] = Drawn(site["fn"].v, site["fn"].log_density, site["fn"].event_dim)
 
     def postprocess_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "sample" and site["name"] in self.sites and scale_of(site) != 1.0:
+        if site["type"] == "sample" and site["name"] in self.latents and scale_of(site) != 1.0:
             raise ValueError(scaled_guide(site["scale"], "handlers.scale"))
-
-
-class AsDrawn(Messenger):
-    """A guide whose deterministic sites are :class:`Drawn`."""
-
-    def process_message(self, site: dict[str, Any]) -> None:
-        if site["type"] == "sample" and type(site["fn"]) is Delta and site["value"] is None:
-            site["fn"] = Drawn(site["fn"].v, site["fn"].log_density, site["fn"].event_dim)
 
 
 class Drawn(Delta):

@@ -26,7 +26,7 @@ from ngvi.conjugate.site import ConjugateSite, num_columns, signs_of_runs
 from ngvi.latents.partly_observed import is_rest
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.tracing.enumeration import enumerated_log_density
-from numpyro_ngvi.tracing.given_latents import AsDrawn, SharePlates, Unscaled
+from numpyro_ngvi.tracing.given_latents import GivenLatents
 from numpyro_ngvi.tracing.partly_observed import ProperWhereObserved, idle_in
 from numpyro_ngvi.tracing.sites import abstract_trace, is_enumerated, scale_of
 
@@ -190,13 +190,12 @@ class LogDensity:
         """
         given = given or {}
         # As the stock ELBOs split their key: the first half is the model's.
-        guide = SharePlates(guide or self.guide, random.split(self.model_key)[1])
+        plates_key = random.split(self.model_key)[1]
+        guide = GivenLatents(guide or self.guide, plates_key, latents, given)
         guide = handlers.substitute(handlers.seed(guide, guide_key), data={**latents, **given})
-        guide = Unscaled(guide, latents)
         # The families, which the draws do without, are no arrays, as scan wants of what it replays.
         families = [f"{site[1:].removesuffix('_latent')}{_SUFFIX}" for site in latents]
-        guide = handlers.block(guide, hide=[*latents, *families, *conjugate_sites_in(given)])
-        return AsDrawn(guide)
+        return handlers.block(guide, hide=[*latents, *families, *conjugate_sites_in(given)])
 
 
 def site_log_probs(
