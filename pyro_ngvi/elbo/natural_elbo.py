@@ -91,12 +91,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             if not here:
                 return -float(density.without_draws())
             points = self._points(here, cost).some(slice(cost.num_hessians))
-            at_once, found = plan.draws_per_pass(args, kwargs), []
-            for start in range(0, len(points.weights), at_once):
-                found.append(density(points.some(slice(start, start + at_once)).of(here)))
-            values = torch.cat(found)
-            visited = density.visited
-            return -float(_bound(values, here, points, values.isfinite(), visited))
+            passes = Differentiator(density, plan).passes(points)
+            values = torch.cat([density(some.of(here)) for some in passes])
+            return -float(_bound(values, here, points, values.isfinite(), density.visited))
 
     def loss_and_grads(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
         """Return minus the bound in nats, and add gradients to the parameters' ``grad``.
@@ -126,8 +123,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         check_gradients("A step of NaturalELBO", "Draws of the guide, and svi.evaluate_loss,")
         plan, estimator, cost = self._set_up_for(model, guide, args, kwargs)
         density = plan.density(args, kwargs)
-        here = {site: family.detach() for site, family in density.posteriors.items()}
-        if not here:
+        if not density.posteriors:
             return -density.without_draws(), None
         directions, bound, number, others = self._estimated(plan, density, estimator, cost)
         leaves, gradients = [leaf for leaf, _ in others], [gradient for _, gradient in others]

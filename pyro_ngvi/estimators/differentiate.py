@@ -73,7 +73,7 @@ class Differentiator:
     label, gradient_of = staticmethod(label), staticmethod(gradient_of)
 
     def __call__(self, here: Families, points: PointsBySite) -> Gradients:
-        return _joined([self._once(here, some) for some in self._passes(points)])
+        return _joined([self._once(here, some) for some in self.passes(points)])
 
     def twice(
         self, here: Families, points: PointsBySite, second: Any
@@ -85,7 +85,7 @@ class Differentiator:
         :return: gradients, and by site the sums of the curvatures of draws that are kept.
         """
         found, totals = [], []
-        for some in self._passes(points):
+        for some in self.passes(points):
             one, curvatures = self._second_order(here, some, second)
             totals.append({site: c.total(one.kept) for site, c in curvatures.items()})
             found.append(one._replace(params=self._without_dropped(here, some, one)))
@@ -101,7 +101,7 @@ class Differentiator:
         terms = find_terms(terms_of, self.density.of_one, here)
         return expectations(terms, list(here.values()), TorchCalculus(), [])
 
-    def _passes(self, points: PointsBySite) -> list[PointsBySite]:
+    def passes(self, points: PointsBySite) -> list[PointsBySite]:
         """Split points, with as many at once as fit."""
         at_once = self.plan.draws_per_pass(self.density.args, self.density.kwargs)
         starts = range(0, len(points.weights), at_once)
