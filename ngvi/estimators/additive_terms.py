@@ -281,6 +281,14 @@ class AdditiveTerms(NamedTuple):
         terms = (Term(node, node.form.predictors) for node in found.values())
         return cls(result, tuple(latents), tuple(terms))
 
+    @classmethod
+    def elementwise(cls, nodes: Sequence[Node], latents: Sequence[Node]) -> AdditiveTerms:
+        """Return arrays as one term each.
+
+        :raises NotAdditiveError: if an element of one is no function of a few affine values.
+        """
+        return cls(nodes[0], tuple(latents), tuple(map(term_of, nodes)))
+
     @property
     def predictors(self) -> tuple[Node, ...]:
         """All affine values."""

@@ -15,23 +15,22 @@ from ngvi.workflow.rows import ObservedRows, Predictors, WeightedTerms
 
 
 def joined(
-    offsets: Sequence[np.ndarray], slopes: Sequence[np.ndarray], places: Sequence[int]
+    offsets: Sequence[np.ndarray], slopes: Sequence[np.ndarray], places: list[list[int]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Offsets ``(P, M)`` and slopes ``(P, M, d)``, zeros where a site has fewer predictors.
 
-    :param offsets: of all sites' predictors, one site after another.
+    :param offsets: of all predictors.
     :param slopes: the same, with a last axis of latents.
-    :param places: how many predictors each site has.
+    :param places: the indices of those that each site has.
     """
-    most, dim, start = max(places), slopes[0].shape[-1], 0
+    most, dim = max(map(len, places)), slopes[0].shape[-1]
     all_offsets, all_slopes = [], []
-    for count in places:
-        own = [one.reshape(-1) for one in offsets[start : start + count]]
-        rows = [one.reshape(-1, dim) for one in slopes[start : start + count]]
-        missing = most - count
+    for indices in places:
+        own = [offsets[k].reshape(-1) for k in indices]
+        rows = [slopes[k].reshape(-1, dim) for k in indices]
+        missing = most - len(indices)
         all_offsets.append(np.stack([*own, *[np.zeros_like(own[0])] * missing]))
         all_slopes.append(np.stack([*rows, *[np.zeros_like(rows[0])] * missing]))
-        start += count
     return np.concatenate(all_offsets, 1), np.concatenate(all_slopes, 1)
 
 

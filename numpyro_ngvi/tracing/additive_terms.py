@@ -20,9 +20,7 @@ from ngvi.estimators.additive_terms import (
     NotAdditiveError,
     Op,
     Reader,
-    Term,
     is_sum,
-    term_of,
 )
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.traced import without_idle
@@ -79,32 +77,32 @@ def untraced_terms_of(
 def elementwise_terms_of(
     function: Callable[..., list[jax.Array]],
     latents: Sequence[jax.Array],
-    numbers: Callable[[list[Node], list[Term], AdditiveTerms | None], Any],
-) -> tuple[list[Node], list[Term], AdditiveTerms | None, Any]:
+    numbers: Callable[[AdditiveTerms, AdditiveTerms | None], Any],
+) -> tuple[AdditiveTerms, AdditiveTerms | None, Any]:
     """Return arrays as functions of a few affine functions, and the terms of a number.
 
     :param function: of the latent vectors to a list of arrays, the last of which is the number.
     :param numbers: arrays that are wanted of what is found, by the program that finds constants.
-    :return: the nodes of the latent vectors, those of the arrays, the number's terms, if it is
-        a sum of such, and these arrays.
+    :return: the arrays as terms, the number's, if it is a sum of such, and what is wanted.
     :raises NotAdditiveError: naming an operation, if an array is no such function.
     """
 
-    def read() -> tuple[list[Node], list[Term], AdditiveTerms | None]:
+    def read() -> tuple[AdditiveTerms, AdditiveTerms | None]:
         program, reader = jax.make_jaxpr(function)(*latents), Reader()
         count = len(program.jaxpr.outvars) - 1
         inputs = [reader.latent(np.shape(value)) for value in latents]
-        terms = [term_of(node) for node in _run(reader, _only(program, slice(count)), inputs)]
+        nodes = _run(reader, _only(program, slice(count)), inputs)
+        own = AdditiveTerms.elementwise(nodes, inputs)
         try:
             (number,) = _run(reader, _only(program, slice(count, None)), inputs)
-            return inputs, terms, AdditiveTerms.of(number, inputs)
+            return own, AdditiveTerms.of(number, inputs)
         except NotAdditiveError:
-            return inputs, terms, None
+            return own, None
 
     def find() -> tuple[tuple, list[Node], Any]:
-        _, terms, rest = found = read()
-        roots = [term.node for term in terms]
-        return found, roots if rest is None else roots + _roots(rest), numbers(*found)
+        own, rest = found = read()
+        roots = _roots(own) + ([] if rest is None else _roots(rest))
+        return found, roots, numbers(own, rest)
 
     found, wanted = _untraced(find)
     return *found, wanted

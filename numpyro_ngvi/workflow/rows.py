@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
-from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
+from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term
 from ngvi.estimators.nodes import TermMoments, nodes
+from ngvi.estimators.quadrature import predictors_of
 from ngvi.latents.layout import plates_of
 from ngvi.workflow.predictors import joined, moments_of
 from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
@@ -156,29 +157,28 @@ class ModelRows:
             return [*parts, rest]
 
         means = [q.mean for q in families]
-        _, terms, rest, numbers = elementwise_terms_of(of_vectors, means, self._numbers)
+        terms, rest, numbers = elementwise_terms_of(of_vectors, means, self._numbers)
         numbers = jax.tree.map(lambda x: np.asarray(x, float), numbers)
         own = self._made(terms, numbers[0])
         if rest is None or not rest.terms:
             return own, None
         constant, weights = numbers[2]
         flat = np.concatenate([one.ravel() for one in weights])
-        return own, WeightedTerms(self._made(rest.terms, numbers[1]), flat, float(constant))
+        return own, WeightedTerms(self._made(rest, numbers[1]), flat, float(constant))
 
-    def _made(self, terms: Sequence[Term], affine: tuple) -> Predictors:
-        counts = [len(term.predictors) for term in terms]
-        offset, slope = joined(*affine, counts)
+    def _made(self, terms: AdditiveTerms, affine: tuple) -> Predictors:
+        offset, slope = joined(*affine, terms.places)
 
         def of_term(term: Term, own: list[jax.Array]) -> TermMoments:
             return jax.vmap(lambda *one: derivatives(term.value, list(one)))(*own)
 
         def of_block(*at: jax.Array) -> TermMoments:
-            return moments_of(terms, at, of_term, jnp)
+            return moments_of(terms.terms, at, of_term, jnp)
 
         program = compiled(of_block, runs_few=True)
         # A call has one number of rows, so that one program does for any.
         fits = max(1, NUMBERS_AT_ONCE // offset.shape[1])
-        size = min(len(nodes(max(counts))[0]), fits)
+        size = min(len(nodes(len(offset))[0]), fits)
 
         def of_all(at: list[np.ndarray]) -> TermMoments:
             rows = [one.astype(self._dtype) for one in np.broadcast_arrays(*at)]
@@ -189,9 +189,8 @@ class ModelRows:
 
         return Predictors(offset, slope, of_all, self.eps)
 
-    def _numbers(self, latents: list, terms: list[Term], rest: AdditiveTerms | None) -> list[tuple]:
+    def _numbers(self, own: AdditiveTerms, rest: AdditiveTerms | None) -> list[tuple]:
         """Return offsets and slopes of all predictors, and the rest's value and slopes at zero."""
-        own = AdditiveTerms(terms[0].node, tuple(latents), tuple(terms))
         own.check_size(sum(self._dims))
         found = [self._affine(own)]
         if rest is not None and rest.terms:
@@ -200,14 +199,9 @@ class ModelRows:
         return found
 
     def _affine(self, terms: AdditiveTerms) -> tuple[list[jax.Array], list[jax.Array]]:
-        nodes = [one for term in terms.terms for one in term.predictors]
-
-        def affine(*vectors: jax.Array) -> list[jax.Array]:
-            return evaluate(nodes, dict(zip(map(id, terms.latents), vectors, strict=True)))
-
         zeros = [jnp.zeros(dim, self._dtype) for dim in self._dims]
         eye = jnp.eye(sum(self._dims), dtype=self._dtype)
-        offsets, push, _ = JaxCalculus().linear(affine, zeros)
+        offsets, push, _ = JaxCalculus().linear(predictors_of(terms), zeros)
         return offsets, push(jnp.split(eye, np.cumsum(self._dims)[:-1], 1))
 
 

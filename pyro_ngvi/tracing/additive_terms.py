@@ -18,9 +18,7 @@ from ngvi.estimators.additive_terms import (
     NotAdditiveError,
     Op,
     Reader,
-    Term,
     is_sum,
-    term_of,
 )
 from pyro_ngvi.tracing.messengers import OperationMode, quiet
 
@@ -67,20 +65,19 @@ def terms_of(function: Callable[..., Tensor], latents: Sequence[Tensor]) -> Addi
 
 def elementwise_terms_of(
     function: Callable[..., list[Tensor]], latents: Sequence[Tensor]
-) -> tuple[list[Node], list[Term], AdditiveTerms | None]:
+) -> tuple[AdditiveTerms, AdditiveTerms | None]:
     """Return tensors as functions of a few affine functions, and the terms of a number.
 
     :param function: of the latent vectors to a list of tensors, the last of which is the number.
-    :return: the nodes of the latent vectors, those of the tensors, and the number's terms, if it is
-        a sum of such.
+    :return: the tensors as terms, and the number's, if it is a sum of such.
     :raises NotAdditiveError: naming an operation, if a tensor is no such function.
     """
     tape, (*results, number) = _read(function, latents)
-    terms = [term_of(tape.node(result)) for result in results]
+    own = AdditiveTerms.elementwise([tape.node(result) for result in results], tape.latents)
     try:
-        return tape.latents, terms, AdditiveTerms.of(tape.node(number), tape.latents)
+        return own, AdditiveTerms.of(tape.node(number), tape.latents)
     except NotAdditiveError:
-        return tape.latents, terms, None
+        return own, None
 
 
 def _read(function: Callable[..., Any], latents: Sequence[Tensor]) -> tuple[_Tape, Any]:

@@ -11,8 +11,9 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term, evaluate
+from ngvi.estimators.additive_terms import AdditiveTerms, NotAdditiveError, Term
 from ngvi.estimators.nodes import TermMoments
+from ngvi.estimators.quadrature import predictors_of
 from ngvi.latents.layout import plates_of
 from ngvi.workflow.predictors import check_same, joined, moments_of
 from ngvi.workflow.rows import Predictors, RowSite, WeightedTerms
@@ -169,8 +170,7 @@ class ModelRows:
             parts, rest = self._density.of(lambda: self._parts(latents))
             return [*(parts[site.name] for site in self.sites), rest]
 
-        latents, terms, rest = elementwise_terms_of(of_vectors, [q.mean for q in families])
-        found = AdditiveTerms(terms[0].node, tuple(latents), tuple(terms))
+        found, rest = elementwise_terms_of(of_vectors, [q.mean for q in families])
         found.check_size(sum(family.dim for family in families))
         predictors, own = self._affine(found), None
         if rest is not None and rest.terms:
@@ -182,18 +182,12 @@ class ModelRows:
         return predictors, own
 
     def _affine(self, terms: AdditiveTerms) -> Predictors:
-        nodes = [list(term.predictors) for term in terms.terms]
         zeros = [torch.zeros_like(family.mean) for family in self._here.values()]
-
-        def affine(*vectors: Tensor) -> list[Tensor]:
-            known = dict(zip(map(id, terms.latents), vectors, strict=True))
-            return evaluate([one for some in nodes for one in some], known)
-
-        offsets, push, _ = TorchCalculus().linear(affine, zeros)
+        offsets, push, _ = TorchCalculus().linear(predictors_of(terms), zeros)
         eyes = torch.eye(sum(map(len, zeros)), dtype=zeros[0].dtype, device=zeros[0].device)
         slopes = push(list(eyes.split(list(map(len, zeros)), 1)))
-        counts = [len(some) for some in nodes]
-        offset, slope = joined(list(map(doubles, offsets)), list(map(doubles, slopes)), counts)
+        found = (list(map(doubles, part)) for part in (offsets, slopes))
+        offset, slope = joined(*found, terms.places)
 
         def of_term(term: Term, own: list[np.ndarray]) -> TermMoments:
             at = [torch.as_tensor(one).to(zeros[0]) for one in own]
