@@ -283,10 +283,7 @@ class AdditiveTerms(NamedTuple):
 
     @classmethod
     def elementwise(cls, nodes: Sequence[Node], latents: Sequence[Node]) -> AdditiveTerms:
-        """Return arrays as one term each.
-
-        :raises NotAdditiveError: if an element of one is no function of a few affine values.
-        """
+        """Return arrays as one term each; see :func:`term_of`."""
         return cls(nodes[0], tuple(latents), tuple(map(term_of, nodes)))
 
     @property

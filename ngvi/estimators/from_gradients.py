@@ -162,7 +162,7 @@ class Mean(table.Mean):
         at_mean = points if self.partners else points.some(slice(1))
         noise = {site: 0.0 * z for site, z in at_mean.noise.items()}
         count = len(at_mean.weights)
-        cost = table.EstimateCost(count, count, 0)
+        cost = table.EstimateCost.of_draws(count, count, 0)
         hessian = table.new_estimator("hessian", evaluate.package, cost)
         found = hessian(evaluate, here, at_mean._replace(noise=noise))
         return Averages(found.directions, at_draws.values, at_draws.kept, at_draws.params)

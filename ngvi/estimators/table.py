@@ -38,8 +38,13 @@ class EstimateCost(NamedTuple):
     num_hessians: int  #: Hessians, or values if there are none, at the first draws.
     num_gradients: int  #: Gradients, or values if there are none, at all draws.
     num_products: int  #: Hessian-vector products.
-    num_groups: int = 0  #: Groups of orthogonal points, with ``"spherical"``.
-    max_batches: int = 1  #: Most batches of as many groups, while they are noisy.
+    num_groups: int  #: Groups of orthogonal points, with ``"spherical"``.
+    max_batches: int  #: Most batches of as many groups, while they are noisy.
+
+    @classmethod
+    def of_draws(cls, num_hessians: int, num_gradients: int, num_products: int) -> EstimateCost:
+        """Return the cost of draws that are in no groups."""
+        return cls(num_hessians, num_gradients, num_products, 0, 1)
 
 
 class Size(NamedTuple):
@@ -71,12 +76,12 @@ class Estimator:
         """Return what ``NaturalELBO`` evaluates in a step."""
         has_products = cls.needs in (Needs.HESSIANS, Needs.TERMS)
         count = size.num_particles
-        return EstimateCost(count, count, has_products * size.products)
+        return EstimateCost.of_draws(count, count, has_products * size.products)
 
     @classmethod
     def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
         """Return what ``fit`` evaluates in a group of draws: as much, whatever the estimator."""
-        return EstimateCost(DEFAULTS.num_gradients, DEFAULTS.num_gradients, 0)
+        return EstimateCost.of_draws(DEFAULTS.num_gradients, DEFAULTS.num_gradients, 0)
 
 
 class Spherical(Estimator):
@@ -105,7 +110,7 @@ class Spherical(Estimator):
 
     @classmethod
     def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
-        return EstimateCost(2 * dim + 1, 2 * dim + 1, 0, 1)
+        return EstimateCost(2 * dim + 1, 2 * dim + 1, 0, 1, 1)
 
 
 class Hessian(Estimator):
@@ -192,7 +197,7 @@ class Quadrature(Estimator):
 
     @classmethod
     def cost_of_group(cls, dim: int, products: int, data_size: int) -> EstimateCost:
-        return EstimateCost(1, 1, products)  # as many with the terms' Jacobians
+        return EstimateCost.of_draws(1, 1, products)  # as many with the terms' Jacobians
 
 
 #: All estimators by name.
@@ -235,4 +240,4 @@ def _with_gradients(
     if gradients is None:
         added = min(DEFAULTS.num_gradients - 1, int(DEFAULTS.max_added_cost * cost))
         gradients = num_hessians * (1 + added)
-    return EstimateCost(num_hessians, gradients, num_hessians * products)
+    return EstimateCost.of_draws(num_hessians, gradients, num_hessians * products)

@@ -138,7 +138,7 @@ class Groups(NamedTuple):
         """
         if estimator != "spherical" or cubature is None:
             return cls(dim, ESTIMATORS[estimator].cost_of_group(dim, products, data_size))
-        return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1), cubature)
+        return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1, 1), cubature)
 
     def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:
         """Return fresh groups of draws."""

@@ -39,7 +39,7 @@ from numpyro_ngvi.tracing.traced import Traced, key_like
 MOST_NUMBERS = 2**25
 #: Methods of :class:`Evaluation`, and what else is a program of one: values in double precision.
 _GROUP, _POINTS, _DOUBLE = "one_group", "some_points", "in_double"
-_METHODS, _OF_VALUES = {_DOUBLE: "some_values"}, ("", EstimateCost(0, 0, 0))
+_METHODS, _OF_VALUES = {_DOUBLE: "some_values"}, ("", EstimateCost.of_draws(0, 0, 0))
 
 
 class Objective(problem.Objective):
