@@ -55,14 +55,6 @@ class Matrices(Library):
         """
         return times * matrix + amount * self.eye(matrix.shape[-1], matrix)
 
-    def congruence(self, root: Array, matrix: Array) -> Array:
-        """``R^-1 A R^-T`` for the symmetric part of ``A``.
-
-        :param root: ``R``, lower triangular, shape ``(d, d)``.
-        """
-        half = self.solve_lower(root, symmetric(matrix))
-        return symmetric(self.solve_lower(root, half.mT))
-
     def divide(self, root: Array, rhs: Array) -> Array:
         """``(R R^T)^-1 b``."""
         return self.solve_lower(root, self.solve_lower(root, rhs), trans=True)

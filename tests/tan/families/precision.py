@@ -37,7 +37,7 @@ from ngvi.families.path import WhitenedPath
 from ngvi.linalg.definite import PrecisionStep, PrecisionSteps
 from ngvi.linalg.matrices import symmetric
 
-from .symmetric import definite_sum
+from .symmetric import congruence, definite_sum
 
 
 class PathOfDirection(WhitenedPath):
@@ -126,7 +126,7 @@ class Precision(DenseFamily):
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         direction, root = type(self)(of_mean * direction.loc, direction.precision), self._root()
-        block = self.ops.congruence(root, direction.precision), direction.loc @ root
+        block = congruence(self.ops, root, direction.precision), direction.loc @ root
 
         def finish(step_size: Any, _: PrecisionStep) -> Any:
             return self._end(direction, step_size)
@@ -158,7 +158,7 @@ def _(family: Precision) -> list[Array]:
 @steps.corrected.register(Precision)
 def _(family: Precision, direction: Precision, step_size: Array | float) -> Precision:
     root = family._root()
-    change = family.ops.congruence(root, direction.precision)
+    change = congruence(family.ops, root, direction.precision)
     _, (change,) = family.ops.damped(step_size * change)
     change = symmetric(root @ change @ root.mT) / step_size
     return type(family)(direction.loc, change)

@@ -10,6 +10,15 @@ from ngvi.linalg.definite import Definite
 from ngvi.linalg.matrices import Array, symmetric
 
 
+def congruence(ops: Definite, root: Array, matrix: Array) -> Array:
+    """``R^-1 A R^-T`` for the symmetric part of ``A``.
+
+    :param root: ``R``, lower triangular, shape ``(d, d)``.
+    """
+    half = ops.solve_lower(root, symmetric(matrix))
+    return symmetric(ops.solve_lower(root, half.mT))
+
+
 def definite_sum(
     ops: Definite, matrix: Array, change: Array, floor: float = 0.0
 ) -> tuple[Array, Array]:
@@ -25,7 +34,7 @@ def definite_sum(
 
     def corrected() -> tuple[Array, Array]:
         root = ops.cholesky(matrix)
-        new_root, _ = ops.raised_root(ops.congruence(root, change), floor)
+        new_root, _ = ops.raised_root(congruence(ops, root, change), floor)
         return definite_square(ops, root @ new_root, matrix)
 
     return ops.cond(definite, lambda: (total, ops.cholesky(total)), corrected)
