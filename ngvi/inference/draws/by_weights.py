@@ -113,24 +113,26 @@ class ByWeights:
 
     def _corrected(self, pilot: Weighed) -> Diagnostics:
         proposal = proposal_for(self.problem, self.state, pilot, self.rng, self.density)
-        found, held = proposal.weighed(FIRST_DRAWS, self.rng), NUM_DRAWS
+        found, held, of_what = proposal.weighed(FIRST_DRAWS, self.rng), NUM_DRAWS, ""
         accuracy = self._accuracy(found, True)
         is_blind = not accuracy.is_accurate or bool(self.others)
         if is_blind and self._may_spread(proposal):
-            found, held = self._of_mixture(proposal, found), MOST_DRAWS
+            found, held, of_what = self._of_mixture(proposal, found), MOST_DRAWS, " of a mixture"
+            accuracy = self._accuracy(found, True, held)
         elif not accuracy.is_accurate and not self._is_vain(found, accuracy):
             found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
+            accuracy = self._accuracy(found, True)
         self.weighed = found
-        worth = f"{len(found.raw):,} draws worth {found.effective:,.0f}"
+        worth = f"{len(found.raw):,} draws{of_what} worth {found.effective:,.0f}"
         how = f"the Gaussian, corrected by weights: {worth}"
         latents = found.own[found.picked(held, self.rng)]
-        return Diagnostics(CORRECTED, self._accuracy(found, True, held), how, latents, pilot.raw)
+        return Diagnostics(CORRECTED, accuracy, how, latents, pilot.raw)
 
     def _may_spread(self, proposal: Proposal) -> bool:
-        """Return whether draws may become those of a mixture, for few latents and a low price."""
+        """Return whether draws may become those of a mixture: of few latents, at a low price."""
         needed = (SPREADS * FIRST_DRAWS + MOST_DRAWS) * self.result.cost.prices.draw
         is_long = needed > min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
-        return 0 < len(proposal.indices) <= MAX_FEW and not is_long
+        return len(proposal.indices) == self.result.dim <= MAX_FEW and not is_long
 
     def _of_mixture(self, proposal: Proposal, found: Weighed) -> Weighed:
         """Return draws of a mixture with components at draws, most of these in tails.
@@ -139,8 +141,7 @@ class ByWeights:
         chosen by looking at them: draws that have met no tail look accurate. Other optima have
         draws among the first, and are then a part of the mixture.
         """
-        is_whole = len(proposal.indices) == self.result.dim
-        for one in self.others if is_whole else []:
+        for one in self.others:
             with np.errstate(divide="ignore"):
                 raw = found.evidence + np.log(len(found.raw) * one.shares)
             own = in_models(self.result, one.latents)
@@ -153,7 +154,7 @@ class ByWeights:
                 parts = np.nan_to_num(squares / (weights @ squares))
             proposal.spread(found, 1.0 + parts.max(1), self.rng)
             found = proposal.weighed(count, self.rng)
-        if is_whole and found.effective >= ENOUGH_DRAWS:
+        if found.effective >= ENOUGH_DRAWS:
             self.are_as_chains, self.others = True, []
         return found
 
