@@ -51,7 +51,7 @@ class FitResult(WithRows):
     def sample(self, num_samples: int = 1000, **options: Any) -> dict[str, Any]:
         """Draw every latent site, on the constrained scale.
 
-        The draws are taken from the roughly 4,000 that the result holds, in an order that depends
+        The draws are taken from the 4,000 or more that the result holds, in an order that depends
         on the random key; if more are requested, all are repeated equally often. If the Gaussian
         is accurate, or was asked for, they are fresh draws from it.
 
