@@ -186,6 +186,43 @@ def test_a_variance_that_hangs_on_rare_draws_is_told_where_the_weights_do_not():
     assert judged(light.latents, light.raw, True).is_accurate
 
 
+class Banana(Skew):
+    """``x ~ N(0, 1)`` and ``y ~ N(x^2, 1/4)``, or in a hundredth each ``N(40, 10^2)``."""
+
+    sites = (Site("x", 0, (2,)),)
+
+    def log_density(self, state, latents):
+        x, y = latents.T
+        near = stats.norm.logpdf(x) + stats.norm.logpdf(y, x**2, 0.5)
+        far = stats.norm.logpdf(latents - 40.0, 0.0, 10.0).sum(1)
+        return np.logaddexp(near + np.log(0.99), far + np.log(0.01))
+
+    def prior(self, rng, count):
+        return 40.0 * rng.standard_normal((count, 2)), {}
+
+
+def test_a_mixture_follows_a_bend_and_finds_where_latents_return_to_their_prior():
+    problem, state, rng = Banana(dim=2), (np.array([0.0, 1.0]), np.eye(2)), np.random.default_rng(0)
+    pilot = proposals.Proposal(problem, state).weighed(NUM, rng)
+    proposal = proposals.proposal_for(problem, state, pilot, rng)
+    found = proposal.weighed(NUM, rng)
+    assert found.evidence == pytest.approx(0.0, abs=0.05)
+    for _ in range(3):
+        weights = np.exp(found.log_weights)
+        squares = np.square(found.latents - weights @ found.latents)
+        proposal.spread(found, 1.0 + (squares / (weights @ squares)).max(1), rng)
+        found = proposal.weighed(NUM, rng)
+    raw, is_far = np.exp(found.raw), found.latents[:, 0] > 10.0
+    # Each part has its mass, and the far one, of which all variance is, five times as precisely.
+    for part, mass in ((raw * is_far, 0.01), (raw * ~is_far, 0.99)):
+        assert part.mean() == pytest.approx(mass, abs=4.0 * part.std() / np.sqrt(NUM))
+    assert (raw * is_far).std() / np.sqrt(NUM) < 2e-4 and (raw * ~is_far).std() / np.sqrt(
+        NUM
+    ) < 0.04
+    bend = (raw * ~is_far * found.latents[:, 1]).mean() / (raw * ~is_far).mean()
+    assert bend == pytest.approx(1.0, abs=0.1)
+
+
 # -- details --------------------------------------------------------------------------
 
 

@@ -41,6 +41,8 @@ AT_ONCE = 4000
 MISSED_BY_DIVERGENCE = 5.0
 #: Largest R-hat of few chains, whose noise over hundreds of latents is as large.
 LARGEST_R_HAT = 1.03
+#: Limit, in standard deviations or %, that says nothing.
+SENSELESS = 1e4
 #: Fewest effective draws that tell a limit above a tenth (Vehtari et al., 2021, for chains).
 ENOUGH_DRAWS = 400
 
@@ -91,7 +93,7 @@ class Accuracy:
         elif self.names:
             limits = self.limits.max(1) * [1, 100]
             means, sds = (
-                f"within {two_digits(limit)} {unit}" if limit < np.inf else "without a limit"
+                f"within {two_digits(limit)} {unit}" if limit < SENSELESS else "without a limit"
                 for limit, unit in zip(limits, ("sd", "%"), strict=True)
             )
             said.append(f"means {means}, sds {sds} (95 % limits); worst: {self.worst(1)[0]}")

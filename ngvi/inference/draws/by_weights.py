@@ -42,6 +42,8 @@ FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
 MAX_LATENTS = 2000
 #: Mixtures before the last, each at draws of the one before.
 SPREADS = 4
+#: Largest error of draws of a mixture that chains would not better: chains miss tails, too.
+NEAR = 0.5
 #: Standard deviation of log weights, in nats, of a posterior that is Gaussian. Where few latents
 #: have another one, draws look where two return to their prior.
 EXACT = 1e-3
@@ -119,6 +121,8 @@ class ByWeights:
         if is_blind and self._may_spread(proposal):
             found, held, of_what = self._of_mixture(proposal, found), MOST_DRAWS, " of a mixture"
             accuracy = self._accuracy(found, True, held)
+            is_near = accuracy.errors.max(initial=0.0) <= NEAR
+            self.are_as_chains = is_near and found.effective >= ENOUGH_DRAWS
         elif not accuracy.is_accurate and not self._is_vain(found, accuracy):
             found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
             accuracy = self._accuracy(found, True)
@@ -154,8 +158,7 @@ class ByWeights:
                 parts = np.nan_to_num(squares / (weights @ squares))
             proposal.spread(found, 1.0 + parts.max(1), self.rng)
             found = proposal.weighed(count, self.rng)
-        if found.effective >= ENOUGH_DRAWS:
-            self.are_as_chains, self.others = True, []
+        self.others = []
         return found
 
     def _is_vain(self, found: Weighed, accuracy: Accuracy) -> bool:

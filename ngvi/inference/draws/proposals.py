@@ -36,8 +36,8 @@ MAX_HEAVY = 10
 MAX_FEW = 5
 #: Draws of a prior, which tell where it is.
 NUM_OF_PRIOR = 100
-#: Components of a mixture.
-NUM_COMPONENTS = 500
+#: Components of each half of a mixture.
+NUM_COMPONENTS = 250
 
 
 #: The log density at vectors of latents, and the model's own latents there.
@@ -216,15 +216,20 @@ class JointTails(Proposal):
     def spread(self, found: Weighed, times: np.ndarray, rng: np.random.Generator) -> None:
         """Become a mixture of narrow t's, each at a draw (West, 1993).
 
-        :param found: draws, of which those that weigh most serve.
-        :param times: factors of their weights.
+        :param found: draws; those that weigh most serve for half of the t's.
+        :param times: factors of their weights, by which those for the other half are chosen.
         """
-        weights, size = np.exp(found.log_weights) * times, len(self.indices)
-        self.adapt(found.latents[:, self.indices], weights / weights.sum())
-        centres = found.latents[found.picked(NUM_COMPONENTS, rng, times)][:, self.indices]
+        parts, size = [], len(self.indices)
         # Silverman's width for as many draws of a Gaussian.
         width = (4.0 / (size + 2) / NUM_COMPONENTS) ** (1.0 / (size + 4))
-        self._parts = [_Part(1.0, centres, width * self._parts[0].scale)]
+        for share, factors in ((0.25, np.ones(len(times))), (0.5, times)):
+            weights = np.exp(found.log_weights) * factors
+            self.adapt(found.latents[:, self.indices], weights / weights.sum())
+            rows = found.picked(NUM_COMPONENTS, rng, factors)
+            scale = width * self._parts[0].scale
+            parts.append(_Part(share, found.latents[rows][:, self.indices], scale))
+        rest = self._parts
+        self._parts = parts + [one._replace(share=0.25 * one.share) for one in rest]
 
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
