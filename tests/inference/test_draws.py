@@ -186,6 +186,16 @@ def test_a_variance_that_hangs_on_rare_draws_is_told_where_the_weights_do_not():
     assert judged(light.latents, light.raw, True).is_accurate
 
 
+def test_draws_have_no_noise_of_what_they_cannot_meet():
+    rng = np.random.default_rng(0)
+    values = np.append(rng.standard_normal(NUM), [1e6, -1e6])  # of 1e-15 of the mass
+    raw = np.append(np.zeros(NUM), np.full(2, -25.0))
+    accuracy = judged(values[:, None], raw, True)
+    assert accuracy.limits[1, 0] < 0.05
+    raw[-2:] = -13.0  # a tenth of a draw of twenty thousand
+    assert judged(values[:, None], raw, True).limits[1, 0] > 0.1
+
+
 class Banana(Skew):
     """``x ~ N(0, 1)`` and ``y ~ N(x^2, 1/4)``, or in a hundredth each ``N(40, 10^2)``."""
 

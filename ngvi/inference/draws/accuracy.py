@@ -127,13 +127,18 @@ class Accuracy:
         squares = np.square(columns - mean)
         variance = weights @ squares
         fourth = 0.25 * np.square(squares - variance)
+        is_met = _are_met(weights, squares, num_drawn)
+        met, lost = np.where(is_met, fourth, 0.0), np.where(is_met, 0.0, squares)
         moved = used @ columns
         narrower = np.sqrt(np.maximum(used @ squares - np.square(moved - mean), 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
             sd = np.sqrt(variance)
             off = np.abs(np.stack([moved - mean, narrower - sd])) / sd
             noise = np.stack([differ @ squares / variance, differ @ fourth / variance**2])
-            own = np.stack([np.ones(len(sd)), weights @ fourth / variance**2]) / num_drawn
+            own = (
+                np.stack([np.ones(len(sd)), weights @ (is_met * fourth) / variance**2]) / num_drawn
+            )
+            off[1] += 0.5 * (weights @ (~is_met * squares)) / variance
         noise = np.sqrt(noise + own)
         if np.square(weights).sum() * len(weights) * ALIKE <= 1.0:
             missing = np.zeros(len(missing))
@@ -177,6 +182,19 @@ class Accuracy:
         if not fault and not hats.max(initial=1.0) <= largest:
             fault = f"the chains do not agree (R-hat {hats.max():.2f})"
         return cls(tuple(labels_of(values, 2)), errors, limits, fault)
+
+
+def _are_met(weights: np.ndarray, squares: np.ndarray, count: int) -> np.ndarray:
+    """Return which of weighed draws are not too far out for this many draws to meet, to 95 %.
+
+    What lies beyond is no noise of the draws, which lack its part of the variance.
+
+    :param squares: squared deviations, shape ``(n, k)``.
+    """
+    order = np.argsort(-squares, 0)
+    mass, met = np.cumsum(weights[order], 0), np.empty(squares.shape, bool)
+    np.put_along_axis(met, order, mass * count > 1.0 - LEVELS.confidence, 0)
+    return met
 
 
 def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) -> np.ndarray:
