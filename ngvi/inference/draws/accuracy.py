@@ -135,10 +135,8 @@ class Accuracy:
             sd = np.sqrt(variance)
             off = np.abs(np.stack([moved - mean, narrower - sd])) / sd
             noise = np.stack([differ @ squares / variance, differ @ fourth / variance**2])
-            own = (
-                np.stack([np.ones(len(sd)), weights @ (is_met * fourth) / variance**2]) / num_drawn
-            )
-            off[1] += 0.5 * (weights @ (~is_met * squares)) / variance
+            own = np.stack([np.ones(len(sd)), weights @ met / variance**2]) / num_drawn
+            off[1] += 0.5 * (weights @ lost) / variance
         noise = np.sqrt(noise + own)
         if np.square(weights).sum() * len(weights) * ALIKE <= 1.0:
             missing = np.zeros(len(missing))
