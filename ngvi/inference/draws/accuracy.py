@@ -183,7 +183,7 @@ class Accuracy:
 
 
 def _are_met(weights: np.ndarray, squares: np.ndarray, count: int) -> np.ndarray:
-    """Return which of weighed draws are not too far out for this many draws to meet, to 95 %.
+    """Return which of weighed draws are not too far out for this many draws ever to meet.
 
     What lies beyond is no noise of the draws, which lack its part of the variance.
 
@@ -191,7 +191,7 @@ def _are_met(weights: np.ndarray, squares: np.ndarray, count: int) -> np.ndarray
     """
     order = np.argsort(-squares, 0)
     mass, met = np.cumsum(weights[order], 0), np.empty(squares.shape, bool)
-    np.put_along_axis(met, order, mass * count > 1.0 - LEVELS.confidence, 0)
+    np.put_along_axis(met, order, mass * count > LEVELS.tiny, 0)
     return met
 
 
