@@ -81,7 +81,7 @@ CONSTANTS = {
     "ngvi.inference.draws.by_weights.MAX_LATENTS": MEMORY,
     "ngvi.inference.draws.by_weights.NEAR": "measured: chains of such tails are no better",
     "ngvi.inference.draws.by_weights.SPREADS": "measured: a tail of 30 sd is met",
-    "ngvi.inference.draws.proposals.MAX_FEW": "measured: worse than chains from six on",
+    "ngvi.inference.draws.proposals.MAX_FEW": "measured at up to seven",
     "ngvi.inference.draws.proposals.NUM_COMPONENTS": SPEED,
     "ngvi.inference.draws.proposals.NUM_OF_PRIOR": "quartiles within a sixth of their distance",
     "ngvi.inference.draws.by_weights.MOST_DRAWS": "draws within 0.05 sd",

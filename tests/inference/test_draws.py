@@ -587,7 +587,7 @@ def two_modes(ppl, share, num_others):
 
 @pytest.mark.parametrize("share", [0.003, 0.05])
 def test_a_part_of_the_posterior_at_other_optima_is_told(ppl, share):
-    fitted = ppl.fit(two_modes(ppl, share, 5), effort="thorough", draws="gaussian")
+    fitted = ppl.fit(two_modes(ppl, share, 7), effort="thorough", draws="gaussian")
     corrected = fitted.with_draws("corrected")
     of_mean, of_sd = corrected.diagnostics.accuracy.errors[:, 0]
     part = share / (1.0 + share)

@@ -33,7 +33,7 @@ DEGREES = 5.0
 #: Most latents with heavy tails: in more dimensions all draws of a t are far from the Gaussian's.
 MAX_HEAVY = 10
 #: Most latents of a mixture: in more dimensions all components are far from the others.
-MAX_FEW = 5
+MAX_FEW = 7
 #: Draws of a prior, which tell where it is.
 NUM_OF_PRIOR = 100
 #: Components of each half of a mixture.
