@@ -8,10 +8,10 @@ that a Gaussian in the scale's logarithm does not have. So a few latents, those 
 first, are drawn from a Student's t, and all others from the Gaussian given them
 (:mod:`~ngvi.inference.draws.proposals`). The t has the moments by weights of a few draws (Paananen
 et al., 2021, *Implicitly adaptive importance sampling*, Statistics and Computing 31). Where that is
-not accurate, draws of up to seven latents are those of a mixture of 500 narrow t's, which lie at
-draws of an earlier mixture, most of these in tails (West, 1993, *Approximating posterior
-distributions by mixtures*, JRSS B 55). Draws are resampled systematically (Kitagawa, 1996). Where
-neither is accurate, NUTS goes on from the fit.
+not accurate, draws of up to seven latents are those of a mixture of 500 narrow t's (West, 1993,
+*Approximating posterior distributions by mixtures*, JRSS B 55). These lie at draws of an earlier
+mixture, most of them in tails. Draws are resampled systematically (Kitagawa, 1996). Where neither
+is accurate, NUTS goes on from the fit.
 """
 
 from __future__ import annotations
