@@ -127,16 +127,19 @@ class Accuracy:
         squares = np.square(columns - mean)
         variance = weights @ squares
         fourth = 0.25 * np.square(squares - variance)
-        is_met = _are_met(weights, squares, num_drawn)
-        met, lost = np.where(is_met, fourth, 0.0), np.where(is_met, 0.0, squares)
         moved = used @ columns
         narrower = np.sqrt(np.maximum(used @ squares - np.square(moved - mean), 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
             sd = np.sqrt(variance)
             off = np.abs(np.stack([moved - mean, narrower - sd])) / sd
             noise = np.stack([differ @ squares / variance, differ @ fourth / variance**2])
-            own = np.stack([np.ones(len(sd)), weights @ met / variance**2]) / num_drawn
-            off[1] += 0.5 * (weights @ lost) / variance
+            own = np.stack([np.ones(len(sd)), weights @ fourth / variance**2]) / num_drawn
+            heavy = np.flatnonzero(own[1] > (0.5 * LEVELS.negligible) ** 2)
+            is_met = _are_met(weights, squares[:, heavy], num_drawn)
+            met = weights @ np.where(is_met, fourth[:, heavy], 0.0)
+            own[1, heavy] = met / variance[heavy] ** 2 / num_drawn
+            lost = weights @ np.where(is_met, 0.0, squares[:, heavy])
+            off[1, heavy] += 0.5 * lost / variance[heavy]
         noise = np.sqrt(noise + own)
         if np.square(weights).sum() * len(weights) * ALIKE <= 1.0:
             missing = np.zeros(len(missing))
