@@ -214,7 +214,7 @@ class Banana(Skew):
 def test_a_mixture_follows_a_bend_and_finds_where_latents_return_to_their_prior():
     problem, state, rng = Banana(dim=2), (np.array([0.0, 1.0]), np.eye(2)), np.random.default_rng(0)
     pilot = proposals.Proposal(problem, state).weighed(NUM, rng)
-    proposal = proposals.proposal_for(problem, state, pilot, rng)
+    proposal = proposals.proposal_for(problem, state, pilot, rng, looks_far=True)
     found = proposal.weighed(NUM, rng)
     assert found.evidence == pytest.approx(0.0, abs=0.05)
     for _ in range(3):
@@ -609,6 +609,25 @@ def test_draws_of_few_latents_have_other_optima_among_them(ppl, share):
     assert accuracy.limits[0, 0] < 0.1 and accuracy.limits[1, 0] < 0.2 and not accuracy.fault
     assert table.loc["x", "mean"] == pytest.approx(12.0 * part, abs=0.1)
     assert table.loc["x", "sd"] == pytest.approx(np.sqrt(1.0 + 144.0 * part * (1 - part)), rel=0.1)
+
+
+def test_a_model_whose_runs_are_dear_is_not_run_for_its_prior():
+    pytest.importorskip("pyro")
+    ppl, runs, counts = load("pyro"), [], []
+
+    def model(y):
+        runs.append(y)
+        x = ppl.sample("x", ppl.dist.Normal(ppl.array(0.0), 1.0))
+        ppl.sample("y", ppl.dist.StudentT(3.0, x, 1.0), obs=y)
+
+    fitted = ppl.fit(model, ppl.array(2.0), draws="gaussian")
+    for seconds in (1e-4, 1.0):
+        prices = dataclasses.replace(fitted.cost.prices, call=seconds)
+        fitted.cost = dataclasses.replace(fitted.cost, prices=prices)
+        runs.clear()
+        fitted.with_draws("corrected")
+        counts.append(len(runs))
+    assert counts[0] >= counts[1] + proposals.NUM_OF_PRIOR
 
 
 def test_a_method_that_cannot_be_is_refused_before_the_fit(ppl):

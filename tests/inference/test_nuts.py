@@ -324,9 +324,6 @@ class Modes:
     def log_q(self, state, latents):
         return stats.norm.logpdf(latents - state).sum(1)
 
-    def prior(self, rng, count):
-        return None, {}
-
     def log_density(self, state, latents):
         parts = [
             np.log(weight) + stats.norm.logpdf(latents, mean, self.scale).sum(1)

@@ -25,6 +25,7 @@ from ngvi.inference.draws.pareto import EQUAL
 from ngvi.inference.draws.proposals import (
     MAX_FEW,
     NUM_DRAWS,
+    NUM_OF_PRIOR,
     NUMBERS_AT_ONCE,
     ROUNDS,
     Proposal,
@@ -114,7 +115,10 @@ class ByWeights:
         return found if is_better else min((found, best), key=order)
 
     def _corrected(self, pilot: Weighed) -> Diagnostics:
-        proposal = proposal_for(self.problem, self.state, pilot, self.rng, self.density)
+        is_cheap = not NUM_OF_PRIOR * self.result.cost.prices.call > FREE  # nor if it is not known
+        proposal = proposal_for(
+            self.problem, self.state, pilot, self.rng, self.density, looks_far=is_cheap
+        )
         found, held, of_what = proposal.weighed(FIRST_DRAWS, self.rng), NUM_DRAWS, ""
         accuracy = self._accuracy(found, True)
         is_blind = not accuracy.is_accurate or bool(self.others)

@@ -256,10 +256,12 @@ def proposal_for(
     weighed: Weighed,
     rng: np.random.Generator,
     density: Density | None = None,
+    looks_far: bool = False,
 ) -> Proposal:
     """Return the Gaussian, with Student's tails of those latents that need them most.
 
     :param weighed: draws of the Gaussian, which tell which ones.
+    :param looks_far: whether some draws of few latents are the prior's, of which this takes a few.
     """
     space = problem.space
     # A mixture has no covariance along which tails could be heavier.
@@ -275,7 +277,7 @@ def proposal_for(
         worst = np.lexsort([-errors, -limits])[:MAX_HEAVY]
         found = found[worst[limits[worst] >= needed]]
     prior = None
-    if len(found) == space.dim <= MAX_FEW:
+    if looks_far and len(found) == space.dim <= MAX_FEW:
         prior = Prior.of(problem.objective.prior(rng, NUM_OF_PRIOR)[0])
     try:
         joint = JointTails(problem, state, list(found), density, prior=prior)
