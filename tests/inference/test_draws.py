@@ -601,7 +601,8 @@ def test_a_part_of_the_posterior_at_other_optima_is_told(ppl, share):
     assert jumped.is_accurate == (share > 0.01)
 
 
-@pytest.mark.parametrize("share", [0.003, 0.05])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("share", [1e-200, 0.003, 0.05])
 def test_draws_of_few_latents_have_other_optima_among_them(ppl, share):
     fitted = ppl.fit(two_modes(ppl, share, 0), effort="thorough", draws="corrected")
     part = share / (1.0 + share)

@@ -149,7 +149,7 @@ class ByWeights:
         chosen by looking at them: draws that have met no tail look accurate. Other optima have
         draws among the first, and are then a part of the mixture.
         """
-        for one in self.others:
+        for one in (other for other in self.others if other.shares.any()):
             with np.errstate(divide="ignore"):
                 raw = found.evidence + np.log(len(found.raw) * one.shares)
             own = in_models(self.result, one.latents)
