@@ -65,6 +65,7 @@ class ByWeights:
         self.weighed: Weighed | None = None  # the draws that are nearest to the posterior
         self.others: list[Elsewhere] = []
         self.are_as_chains = False  # draws that no chains would better
+        self.errors: np.ndarray | float = 0.0  # of a mixture, which meets tails that chains miss
         self.why_no_weights = conditions.why_undefined(result, problem)
         self.why_no_density = conditions.why_without_density(result, problem)
 
@@ -125,8 +126,9 @@ class ByWeights:
         if is_blind and self._may_spread(proposal):
             found, held, of_what = self._of_mixture(proposal, found), MOST_DRAWS, " of a mixture"
             accuracy = self._accuracy(found, True, held)
-            is_near = accuracy.errors.max(initial=0.0) <= NEAR
-            self.are_as_chains = is_near and found.effective >= ENOUGH_DRAWS
+            if found.effective >= ENOUGH_DRAWS:
+                self.errors = accuracy.errors
+                self.are_as_chains = self.errors.max(initial=0.0) <= NEAR
         elif not accuracy.is_accurate and not self._is_vain(found, accuracy):
             found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
             accuracy = self._accuracy(found, True)

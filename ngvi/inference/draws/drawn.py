@@ -30,7 +30,6 @@ from ngvi.inference.draws.diagnostics import Diagnostics, in_one, order
 from ngvi.inference.draws.going_on import MOST_GRADIENTS, seconds_of_chains, way_on
 from ngvi.inference.draws.nuts import run_until
 from ngvi.inference.draws.others import TOO_LITTLE, with_others
-from ngvi.inference.draws.proposals import Weighed
 
 #: Seconds of chains, as a part of the fit's.
 TIMES_THE_FIT = 10.0
@@ -61,7 +60,7 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
     is_vain = is_told or makes.are_as_chains
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and is_vain)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
-        found = _by_nuts(result, found, asked, time.perf_counter() + seconds, makes.weighed)
+        found = _by_nuts(result, found, asked, time.perf_counter() + seconds, makes)
     result.seconds += time.perf_counter() - start
     if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
         warn(f"The draws are doubtful: {found.accuracy.words}. {way}")
@@ -93,7 +92,7 @@ def _by_nuts(
     found: Diagnostics,
     asked: str,
     deadline: float,
-    known: Weighed | None,
+    makes: ByWeights,
 ) -> Diagnostics:
     """Return draws of chains that go on from a result, or the earlier draws if these are better.
 
@@ -101,7 +100,7 @@ def _by_nuts(
     """
     try:
         seed = result._ppl.seed_of_diagnostics(result)
-        chains = run_until(result, seed, MOST_GRADIENTS, deadline, known=known)
+        chains = run_until(result, seed, MOST_GRADIENTS, deadline, known=makes.weighed)
     except ValueError as error:
         if asked == NUTS:
             raise
@@ -110,7 +109,8 @@ def _by_nuts(
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"
-    accuracy, weights = chains.accuracy, found.log_weights
+    limits, weights = np.maximum(chains.accuracy.limits, makes.errors), found.log_weights
+    accuracy = dataclasses.replace(chains.accuracy, limits=limits)
     new = Diagnostics(NUTS, accuracy, how, in_one(chains.latents), weights, chains)
     return new if asked == NUTS else best_of(new, dataclasses.replace(found, chains=chains))
 
