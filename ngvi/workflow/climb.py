@@ -39,7 +39,7 @@ def climb_all(
     starts: list[DenseGaussian] | None = None,
     most: int = DEFAULTS.num_steps,
     end: float = math.inf,
-    after: Callable[[int], Any] = int,
+    after: Callable[[int], Any] = lambda _: None,
 ) -> list[Steps | None]:
     """Take natural-gradient steps, of the Bayesian learning rule, from one Gaussian to several.
 

@@ -186,11 +186,12 @@ class Accuracy:
 
 
 def _are_met(weights: np.ndarray, squares: np.ndarray, count: int) -> np.ndarray:
-    """Return which of weighed draws are not too far out for this many draws ever to meet.
+    """Return which weighed draws are near enough to be met by one set of draws in a thousand.
 
-    What lies beyond is no noise of the draws, which lack its part of the variance.
+    Draws farther out are no noise of a set, which lacks their part of the variance.
 
     :param squares: squared deviations, shape ``(n, k)``.
+    :param count: draws of a set.
     """
     order = np.argsort(-squares, 0)
     mass, met = np.cumsum(weights[order], 0), np.empty(squares.shape, bool)

@@ -28,6 +28,7 @@ from ngvi.inference.draws.proposals import (
     NUM_OF_PRIOR,
     NUMBERS_AT_ONCE,
     ROUNDS,
+    JointTails,
     Proposal,
     Weighed,
     proposal_for,
@@ -100,8 +101,8 @@ class ByWeights:
             return undefined(str(error))
         how = f"the Gaussian, judged by weights of {count:,} draws"
         best = Diagnostics(GAUSSIAN, self._accuracy(pilot, False), how, None, pilot.raw)
-        is_known = self.result.dim > MAX_FEW or pilot.raw.std() < EXACT  # NaN where one is infinite
-        is_enough = asked == AUTO and best.accuracy.is_accurate and is_known
+        is_checked = self.result.dim <= MAX_FEW and not pilot.raw.std() < EXACT
+        is_enough = asked == AUTO and best.accuracy.is_accurate and not is_checked
         if is_enough or asked in (GAUSSIAN, NUTS) or self.why_no_density:
             return best
         is_large, is_hopeless = self.result.dim > MAX_LATENTS, pilot.share < HOPELESS
@@ -123,7 +124,7 @@ class ByWeights:
         found, held, of_what = proposal.weighed(FIRST_DRAWS, self.rng), NUM_DRAWS, ""
         accuracy = self._accuracy(found, True)
         is_blind = not accuracy.is_accurate or bool(self.others)
-        if is_blind and self._may_spread(proposal):
+        if is_blind and isinstance(proposal, JointTails) and self._may_spread(proposal):
             found, held, of_what = self._of_mixture(proposal, found), MOST_DRAWS, " of a mixture"
             accuracy = self._accuracy(found, True, held)
             if found.effective >= ENOUGH_DRAWS:
@@ -144,12 +145,12 @@ class ByWeights:
         is_long = needed > min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
         return len(proposal.indices) == self.result.dim <= MAX_FEW and not is_long
 
-    def _of_mixture(self, proposal: Proposal, found: Weighed) -> Weighed:
+    def _of_mixture(self, proposal: JointTails, found: Weighed) -> Weighed:
         """Return draws of a mixture with components at draws, most of these in tails.
 
-        Draws that hold most of a variance count most (Oh and Berger, 1993). Their number is not
-        chosen by looking at them: draws that have met no tail look accurate. Other optima have
-        draws among the first, and are then a part of the mixture.
+        Draws that hold most of a variance count most (Oh and Berger, 1993). The number of draws is
+        fixed beforehand, because draws that have met no tail look accurate. Other optima have draws
+        among the first, and are then a part of the mixture.
         """
         for one in (other for other in self.others if other.shares.any()):
             with np.errstate(divide="ignore"):

@@ -109,6 +109,7 @@ def _by_nuts(
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"
+    # A tail that draws of a mixture have met is there, also where these chains have not met it.
     limits, weights = np.maximum(chains.accuracy.limits, makes.errors), found.log_weights
     accuracy = dataclasses.replace(chains.accuracy, limits=limits)
     new = Diagnostics(NUTS, accuracy, how, in_one(chains.latents), weights, chains)

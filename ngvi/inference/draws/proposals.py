@@ -34,7 +34,8 @@ DEGREES = 5.0
 MAX_HEAVY = 10
 #: Most latents of a mixture: in more dimensions all components are far from the others.
 MAX_FEW = 7
-#: Draws of a prior, which tell where it is.
+#: Draws of a prior, which tell where the prior is; as many as starts of a fit take, because in
+#: NumPyro one program does for both.
 NUM_OF_PRIOR = 100
 #: Components of each half of a mixture.
 NUM_COMPONENTS = 250
@@ -125,9 +126,6 @@ class Proposal:
             raise ValueError("The model's log density is finite at no draw of the Gaussian.")
         return Weighed(latents, np.where(finite, log_weights, -np.inf), own)
 
-    def spread(self, found: Weighed, times: np.ndarray, rng: np.random.Generator) -> None:
-        """Become a mixture, if there are latents with heavier tails; see :class:`JointTails`."""
-
     def _moved(
         self, latents: np.ndarray, log_q: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -180,8 +178,9 @@ class _Part(NamedTuple):
 class JointTails(Proposal):
     """The Gaussian with Student's t's for a few latents, whose locations and scales adapt.
 
-    :param prior: of few latents, of which each two are the prior's in a part of the draws: where
-        data say nothing of two, such as before an early change point, they return to it.
+    :param prior: the distribution of each two latents in a part of the draws, if latents are few.
+        Two of which data say nothing, such as level and scale before an early change point, return
+        to the prior.
     """
 
     def __init__(self, *args: Any, prior: Prior | None = None) -> None:
@@ -261,7 +260,8 @@ def proposal_for(
     """Return the Gaussian, with Student's tails of those latents that need them most.
 
     :param weighed: draws of the Gaussian, which tell which ones.
-    :param looks_far: whether some draws of few latents are the prior's, of which this takes a few.
+    :param looks_far: whether a part of the draws of few latents follows the prior, which is then
+        sampled.
     """
     space = problem.space
     # A mixture has no covariance along which tails could be heavier.
