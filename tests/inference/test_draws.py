@@ -643,12 +643,6 @@ def test_a_level_whose_tail_chains_may_miss_is_right_or_doubtful(ppl, monkeypatc
     center = (weights * mean).sum()
     sd = np.sqrt((weights * (np.square(mean - center) + 1 / precision)).sum())
     off = fitted.summary().loc["m", "sd"] / sd - 1.0
-    print(
-        "OFF",
-        off,
-        sd,
-        fitted.diagnostics,
-    )
     assert not fitted.diagnostics.accuracy.is_accurate or abs(off) < 0.1
     monkeypatch.setattr(by_weights, "NEAR", -1.0)  # chains follow in any case
     chains, mixture = (fitted.with_draws(way).diagnostics for way in ("auto", "corrected"))
