@@ -14,6 +14,8 @@ from ngvi.inference.draws.nuts import WhitenedDensity
 from ngvi.inference.first_look import Seen
 from ngvi.inference.problem import Problem
 
+#: Arguments of a model, by place and by name.
+Run = tuple[tuple, dict[str, Any]]
 #: Purposes of a result's random numbers; NumPyro has a key for each.
 DIAGNOSTICS, SAMPLE, PREDICTIVE, GROUPS_OF_ARVIZ, GROUPS, NUTS = range(6)
 
@@ -63,7 +65,7 @@ class Hooks(Protocol):
         """Return the latent sites at vectors ``(N, d)`` of the model's own latents."""
 
     def group_draws(
-        self, result: Any, guide: Any, num_samples: int, run: tuple[tuple, dict], key: Any
+        self, result: Any, guide: Any, num_samples: int, run: Run, key: Any
     ) -> dict[str, Any]:
         """Draw globals from the fit, and locals from a guide of other groups, not set up yet."""
 
@@ -91,18 +93,12 @@ class Hooks(Protocol):
         """Return the log likelihoods of single rows (:class:`~ngvi.workflow.rows.ObservedRows`)."""
 
     def predictions(
-        self,
-        result: Any,
-        asked: Any,
-        of_fit: tuple[tuple, dict],
-        run: tuple[tuple, dict],
-        num_samples: int,
-        key: Any,
+        self, result: Any, asked: Any, run: Run | None, num_samples: int, key: Any
     ) -> dict[str, Any]:
         """Run the model at draws of its latents; see ``predictive``.
 
         :param asked: which groups are new.
-        :param run: the arguments, ``of_fit`` itself to draw the observed sites anew.
+        :param run: the arguments; None for those of the fit, to draw the observed sites anew.
         """
 
     def groups(

@@ -120,10 +120,9 @@ class FitResult(WithRows):
         num_samples, key = check_count(num_samples, "num_samples"), self._key(PREDICTIVE, kwargs)
         check_predictive(self.predictive, self.model, args, kwargs, self.args)
         say_price(self, "predictive", num_samples)
-        of_fit = self.args, self.kwargs
-        run = (args, kwargs) if args or kwargs else of_fit
+        run = (args, kwargs) if args or kwargs else None
         chains.warn_if_other(self)
-        found = self._ppl.predictions(self, new_groups, of_fit, run, num_samples, key)
+        found = self._ppl.predictions(self, new_groups, run, num_samples, key)
         return {name: value for name, value in found.items() if np.prod(value.shape[1:])}
 
     @unhandled

@@ -20,7 +20,6 @@ from ngvi.inference.problem import Problem
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.rows_result import mean_and_factor
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
-from numpyro_ngvi.inference import nuts
 from numpyro_ngvi.inference.first_look import log_densities, look
 from numpyro_ngvi.inference.metric import Metric
 from numpyro_ngvi.inference.new_groups import out_of_bounds, predictions
@@ -34,6 +33,7 @@ from numpyro_ngvi.inference.space import (
     not_gaussian,
     posteriors,
 )
+from numpyro_ngvi.tracing import LogDensity, latent_site
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.workflow.rows import ModelRows
 from numpyro_ngvi.workflow.runs import ModelRuns
@@ -75,7 +75,7 @@ class Hooks(shared.Hooks):
         return unpack(result._gaussian(), own, dict(result.params))
 
     def group_draws(
-        self, result: Any, guide: Any, num_samples: int, run: tuple[tuple, dict], key: jax.Array
+        self, result: Any, guide: Any, num_samples: int, run: shared.Run, key: jax.Array
     ) -> dict[str, jax.Array]:
         with handlers.seed(rng_seed=0), handlers.block():
             guide.set_up(*run[0], **run[1])
@@ -125,8 +125,24 @@ class Hooks(shared.Hooks):
     # -- NUTS -------------------------------------------------------------------------
 
     def whitened_density(self, result: Any) -> WhitenedDensity:
-        whitened = result.model, result.guide, result.family, dict(result.params)
-        return nuts.whitened_density(*whitened, result.args, result.kwargs)
+        guide, family, params = result.guide, result.family, dict(result.params)
+        density = LogDensity(result.model, guide, result.args, result.kwargs, random.key(0))
+        site, log_det = latent_site(guide._parameter_name), family.log_det_scale()
+
+        def theta(z: jax.Array) -> jax.Array:
+            return family.sample(z[None])[0]
+
+        def log_density(z: jax.Array) -> jax.Array:
+            if jnp.ndim(z) > 1:
+                return jax.vmap(log_density)(z)
+            return density({site: theta(z)}, params, random.key(0)) + log_det
+
+        def constrain(z: jax.Array) -> dict[str, jax.Array]:
+            if jnp.ndim(z) > 1:
+                return guide._unpack_and_constrain(family.sample(z), params)
+            return guide._unpack_and_constrain(theta(z), params)
+
+        return WhitenedDensity(family.dim, log_density, constrain)
 
 
 @partial(compiled, runs_once=True)

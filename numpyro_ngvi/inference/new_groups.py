@@ -14,12 +14,14 @@ from numpyro.infer import Predictive
 from numpyro.primitives import Messenger
 
 from ngvi._foreign import note_foreign_arguments
+from ngvi.inference.hooks import Run
 from ngvi.inference.new_groups import Asked, NewGroups, beyond, latent_names, new_groups
 from ngvi.latents.layout import Site
 from numpyro_ngvi.guide.checks import sites_of_run
 from numpyro_ngvi.inference.space import not_gaussian
 from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.log_density import Latents
 from numpyro_ngvi.tracing.programs import what_it_does
 
 
@@ -39,62 +41,46 @@ class KnownElements(Messenger):
 
 
 def predictions(
-    result: Any,
-    asked: Asked,
-    of_fit: tuple[tuple, dict],
-    run: tuple[tuple, dict],
-    num_samples: int,
-    key: jax.Array,
+    result: Any, asked: Asked, run: Run | None, num_samples: int, key: jax.Array
 ) -> dict[str, jax.Array]:
     """Run the model at draws of its latents; see :meth:`ngvi.inference.hooks.Hooks.predictions`.
 
     :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`, and for a group beyond
         the last one, in whose place JAX takes the last one.
     """
-    model, names = result.model, latent_names(result)
-    found = _sites(model, names, *run)
+    model, names, of_fit = result.model, latent_names(result), (result.args, result.kwargs)
+    at = run or of_fit
+    found = _sites(model, names, *at)
     new = new_groups(asked, _sites(model, names, *of_fit), found)
-    if run is of_fit:
+    if run is None:
         model = handlers.uncondition(model)
     else:
         _check_indices(model, found, of_fit, run)
     keys = jax.random.split(key)
-    with note_foreign_arguments(*run, "jnp.asarray", of_fit=of_fit):
+    with note_foreign_arguments(*at, "jnp.asarray", of_fit=of_fit):
         if new is None and result._latents(num_samples, keys[0]) is None:
-            return replayed(model, result.guide, dict(result.params), num_samples, run, key)
+            return _replayed(result, model, num_samples, at, key)
         draws = result.sample(num_samples, rng_key=keys[0]).items()
         draws = {name: value for name, value in draws if name in names}
         new = new or NewGroups({}, {})
-        return predicted(model, new, not_gaussian(result.params), draws, run, keys[1])
+        return _predicted(result, model, new, draws, at, keys[1])
 
 
-def replayed(
-    model: Callable,
-    guide: Callable,
-    params: dict[str, Any],
-    num_samples: int,
-    run: tuple[tuple, dict],
-    key: jax.Array,
-) -> dict[str, jax.Array]:
+def _replayed(result: Any, model: Callable, num_samples: int, run: Run, key: jax.Array) -> Latents:
     """Run the model at draws of the guide, as one program."""
 
     def predictive(key: jax.Array, params: dict, arrays: list) -> dict[str, jax.Array]:
         args, kwargs = arguments.rebuilt(arrays)
-        options = {"guide": guide, "params": params, "num_samples": num_samples}
+        options = {"guide": result.guide, "params": params, "num_samples": num_samples}
         return Predictive(model, **options)(key, *args, **kwargs)
 
     arguments = Arguments(*run)
-    return arguments.call(compiled(predictive), key, params)
+    return arguments.call(compiled(predictive), key, dict(result.params))
 
 
-def predicted(
-    model: Callable,
-    new: NewGroups,
-    params: dict[str, Any],
-    draws: dict[str, jax.Array],
-    run: tuple[tuple, dict],
-    key: jax.Array,
-) -> dict[str, jax.Array]:
+def _predicted(
+    result: Any, model: Callable, new: NewGroups, draws: Latents, run: Run, key: jax.Array
+) -> Latents:
     """Run the model once for each draw of the fit's latents, as one program."""
     arguments = Arguments(*run)
     keys = jax.random.split(key, len(next(iter(draws.values()))))
@@ -113,7 +99,8 @@ def predicted(
 
         return jax.lax.map(of_one, draws)
 
-    return arguments.call(compiled(of_all, runs_once=True), (given, own, keys), params)
+    program, params = compiled(of_all, runs_once=True), not_gaussian(result.params)
+    return arguments.call(program, (given, own, keys), params)
 
 
 def _sites(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -> list[Site]:
@@ -132,9 +119,7 @@ def _sites(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -
     return found
 
 
-def _check_indices(
-    model: Callable, sites: list[Site], of_fit: tuple[tuple, dict], of_run: tuple[tuple, dict]
-) -> None:
+def _check_indices(model: Callable, sites: list[Site], of_fit: Run, of_run: Run) -> None:
     if not any(site.plates for site in sites):
         return
     message = out_of_bounds(model, *of_run)

@@ -24,9 +24,9 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.result import PLAN
 from ngvi.workflow.arviz import ArvizGroups
 from ngvi.workflow.rows_result import mean_and_factor
+from pyro_ngvi.estimators import make_plan
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.host import doubles
-from pyro_ngvi.inference import nuts
 from pyro_ngvi.inference.first_look import log_densities, look
 from pyro_ngvi.inference.new_groups import predictions
 from pyro_ngvi.inference.problem import make_problem, replay
@@ -89,7 +89,7 @@ class Hooks(shared.Hooks):
 
     @torch.no_grad()
     def group_draws(
-        self, result: Any, guide: Any, num_samples: int, run: tuple[tuple, dict], key: None
+        self, result: Any, guide: Any, num_samples: int, run: shared.Run, key: None
     ) -> dict[str, Tensor]:
         with own_parameters(result), poutine.block():
             with torch.enable_grad():
@@ -152,8 +152,24 @@ class Hooks(shared.Hooks):
     # -- NUTS -------------------------------------------------------------------------
 
     def whitened_density(self, result: Any) -> WhitenedDensity:
-        whitened = result.model, result.guide, result.family, result.args, result.kwargs
-        return nuts.whitened_density(*whitened, functools.partial(own_parameters, result))
+        family, guide = result.family, result.guide
+        with own_parameters(result), repeatable_noise(), poutine.block():
+            _, density = make_plan(result.model, guide, result.args, result.kwargs, validate=False)
+        (site,), log_det = density.posteriors, family.log_det_scale()
+
+        def log_density(z: Tensor) -> Tensor:
+            rows = torch.atleast_2d(z)
+            with own_parameters(result), repeatable_noise(), poutine.block():
+                found = density({site: family.sample(rows)}, is_first_order=True) + log_det
+            return found if z.dim() > 1 else found[0]
+
+        @torch.no_grad()
+        def constrain(z: Tensor) -> dict[str, Tensor]:
+            with own_parameters(result), poutine.block():
+                found = guide._constrained(family.sample(torch.atleast_2d(z)))
+            return found if z.dim() > 1 else {name: value[0] for name, value in found.items()}
+
+        return WhitenedDensity(family.dim, log_density, constrain)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from ngvi._foreign import note_foreign_arguments
+from ngvi.inference.hooks import Run
 from ngvi.inference.new_groups import Asked, NewGroups, beyond, latent_names, new_groups
 from ngvi.latents.layout import Site
 from pyro_ngvi.guide import NaturalGaussianGuide
@@ -36,29 +37,24 @@ class KnownElements(Messenger):
 
 
 def predictions(
-    result: Any,
-    asked: Asked,
-    of_fit: tuple[tuple, dict],
-    run: tuple[tuple, dict],
-    num_samples: int,
-    key: None,
+    result: Any, asked: Asked, run: Run | None, num_samples: int, key: None
 ) -> dict[str, Tensor]:
     """Run the model at draws of its latents; see :meth:`ngvi.inference.hooks.Hooks.predictions`.
 
     :raises ValueError: as :func:`~ngvi.inference.new_groups.new_groups`.
     """
-    model, names = result.model, latent_names(result)
-    own = str(torch.get_default_dtype())
-    with note_foreign_arguments(*run, "torch.as_tensor", own, of_fit):
-        fitted, found = _sites(model, names, *of_fit), _sites(model, names, *run)
+    model, names, of_fit = result.model, latent_names(result), (result.args, result.kwargs)
+    own, at = str(torch.get_default_dtype()), run or of_fit
+    with note_foreign_arguments(*at, "torch.as_tensor", own, of_fit):
+        fitted, found = _sites(model, names, *of_fit), _sites(model, names, *at)
         new = new_groups(asked, fitted, found)
-        if run is of_fit:
+        if run is None:
             model = Unobserved()(model)
         if new is None and result._latents(num_samples, key) is None:
-            traces = replayed(model, result.guide, num_samples, *run)
+            traces = replayed(model, result.guide, num_samples, *at)
         else:
             new, draws = new or NewGroups({}, {}), result.sample(num_samples).items()
-            traces = predicted(model, new, {k: v for k, v in draws if k in names}, *run)
+            traces = predicted(model, new, {k: v for k, v in draws if k in names}, *at)
         return stacked(map(sampled, explained(traces, found or fitted)))
 
 
