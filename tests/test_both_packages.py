@@ -145,7 +145,7 @@ def test_the_optimisers_have_the_same_defaults(name):
     of_numpyro = _defaults(a)
     assert of_numpyro.pop("other") is None
     of_numpyro = {PYRO_NAMES.get(key, key): value for key, value in of_numpyro.items()}
-    assert of_numpyro == b.torch_optimizer.default_options
+    assert of_numpyro == b.default_options
 
 
 def test_the_elbos_have_the_same_arguments_and_defaults():
@@ -196,8 +196,6 @@ def test_the_packages_have_the_same_files():
         "guide/prototype.py",
         "inference/evaluation.py",
         "inference/passes.py",
-        "optim/joint.py",
-        "optim/state.py",
         "optim/transformation.py",
         "pytree.py",
         "tracing/arguments.py",
@@ -218,7 +216,6 @@ def test_the_packages_have_the_same_files():
         "guide/copies.py",
         "host.py",
         "optim/pyro_optim.py",
-        "optim/torch_optimizer.py",
         "parallel/data_parallel.py",
         "parallel/rows.py",
         "parallel/workers.py",

@@ -14,7 +14,9 @@ Every natural-gradient optimiser here is an optax transformation: a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
 
 from ngvi.optim.rule import Rule
 
@@ -29,6 +31,15 @@ FIELDS = """
 :raises ValueError: for an argument outside its range; on ``init``, if there are no natural
     parameters.
 """
+
+
+class JointState(NamedTuple):
+    """State of a natural-gradient optimiser."""
+
+    count: jax.Array  # type: ignore[assignment]  #: Steps taken.
+    num_skipped: jax.Array  #: Steps not taken, or taken back.
+    rule: Any  #: State of the natural-gradient rule.
+    other: Any  #: State of the optimiser of model parameters.
 
 
 def joint(

@@ -92,9 +92,8 @@ def check_svi(guide: Any) -> None:
     if getattr(svi, "model", None) is guide:
         raise TypeError(SWAPPED)
     stock = getattr(getattr(svi, "optim", None), "pt_optim_constructor", None)
-    is_ours = hasattr(getattr(svi, "optim", None), "num_skipped")
     is_torch = isinstance(stock, type) and issubclass(stock, torch.optim.Optimizer)
-    if is_torch and not is_ours and stock is not torch.optim.SGD:
+    if is_torch and stock is not torch.optim.SGD:
         warn_of_optimiser(stock.__name__)
 
 

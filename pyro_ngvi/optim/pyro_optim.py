@@ -1,38 +1,33 @@
 """A rule as the ``PyroOptim`` that ``SVI`` takes.
 
 :class:`JointOptim` binds the natural parameters that ``SVI`` hands over to one
-:class:`~pyro_ngvi.optim.torch_optimizer.JointOptimizer`, clips, and gives
-parameters that are not a family to ``other``.
+:class:`~pyro_ngvi.optim.joint.Joint`, clips, and gives parameters that are not a family to
+``other``.
 """
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 from pyro.optim.optim import PyroOptim
 from torch import Tensor
 
+from ngvi.optim.rule import Rule
 from pyro_ngvi.families.coordinates import split
 from pyro_ngvi.optim.adaptive_adam import AdaptiveAdam
-from pyro_ngvi.optim.torch_optimizer import JointOptimizer
-
-
-class _Run(NamedTuple):
-    """Tensors that one torch optimiser moves, of which no two have one name."""
-
-    tensors: dict[str, Tensor]  #: Tensors by the names of their coordinates.
-    joint: JointOptimizer
+from pyro_ngvi.optim.algebra import Algebra
+from pyro_ngvi.optim.joint import Joint
 
 
 class _Parked:
     """A run that waits for its tensors to come again, of which it keeps none alive."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: Joint) -> None:
         self._references = {name: weakref.ref(tensor) for name, tensor in run.tensors.items()}
-        self.state = run.joint.joint_state()
+        self.state = run.saved()
 
     def living(self) -> dict[str, Tensor]:
         """Return those of its tensors that anybody else still has."""
@@ -41,9 +36,9 @@ class _Parked:
 
 
 class JointOptim(PyroOptim):
-    """A ``PyroOptim`` with one torch optimiser for all natural parameters.
+    """A ``PyroOptim`` with one rule for all natural parameters.
 
-    :param optim_args: options of the torch optimiser. ``lr`` may be a schedule, a callable from
+    :param optim_args: options of the rule. ``lr`` may be a schedule, a callable from
         the number of steps taken to a step size.
     :param clip_args: ``clip_norm`` (of the joint natural gradient) and ``clip_value``, as in
         ``PyroOptim``.
@@ -53,7 +48,12 @@ class JointOptim(PyroOptim):
         there are no natural parameters or the first gradient is not finite.
     """
 
-    torch_optimizer: ClassVar[type[JointOptimizer]]
+    #: Default options, by name.
+    default_options: ClassVar[dict[str, Any]]
+    #: Refuses values out of range; takes all options, in this order.
+    check: ClassVar[Callable[..., Any]]
+    #: The rule of what it computes with and these options.
+    rule: ClassVar[Callable[..., Rule]]
     #: The ``curvature`` of ``NaturalELBO`` that it is for, if it is for one.
     curvature: ClassVar[str | None] = None
 
@@ -67,14 +67,14 @@ class JointOptim(PyroOptim):
     ) -> None:
         self._refuse_wrapper(isinstance(optim_args, list), options)
         optim_args = {} if optim_args is None else optim_args
-        self.torch_optimizer.check_options(optim_args)
-        super().__init__(self.torch_optimizer, optim_args, clip_args)
+        self._check_options(optim_args)
+        super().__init__(Joint, optim_args, clip_args)
         if not set(clip_args or ()) <= {"clip_norm", "clip_value"}:
             raise ValueError(f"clip_args may have clip_norm and clip_value, got {clip_args!r}.")
         if other is not None and not isinstance(other, PyroOptim):
             raise TypeError(f"other must be a pyro.optim.PyroOptim, got {other!r}.")
         self.other: Any = PyroOptim(AdaptiveAdam, {}) if other is None else other
-        self._run: _Run | None = None
+        self._run: Joint | None = None
         self._parked: list[_Parked] = []
 
     def __call__(self, params: Iterable[Tensor], *args: Any, **kwargs: Any) -> None:
@@ -90,12 +90,12 @@ class JointOptim(PyroOptim):
                 f"{type(self).__name__} sees no natural parameters among {len(model_parameters)} "
                 "tensors: use a NaturalGaussianGuide, or an optimiser such as pyro.optim.Adam."
             )
-        joint = self._bind(natural).joint
+        joint = self._bind(natural)
         tensors = list(natural.values())
         clip: Any = self.pt_clip_args
         self._clip_grad(tensors, **clip)
         gradients = [tensor.grad for tensor in model_parameters if tensor.grad is not None]
-        joint.step(*args, others=gradients, **kwargs)
+        joint.step(gradients)
         for tensor in tensors:
             # Not for SVI to fill with zeros, and the next gradient to be added to them.
             tensor.grad = None
@@ -112,7 +112,7 @@ class JointOptim(PyroOptim):
     @property
     def num_skipped(self) -> int:
         """The number of steps skipped or undone: not finite, or far off."""
-        return 0 if self._run is None else self._run.joint.num_skipped
+        return 0 if self._run is None else self._run.num_skipped
 
     @classmethod
     def _refuse_wrapper(cls, is_wrapped: bool, options: dict[str, Any]) -> None:
@@ -132,6 +132,24 @@ class JointOptim(PyroOptim):
                 f"{cls.__name__} takes its options in a dictionary, {cls.__name__}({{{names}}})."
             )
 
+    @classmethod
+    def _check_options(cls, options: Any) -> None:
+        """Refuse unknown options and values out of range.
+
+        :raises TypeError: if they are no dictionary.
+        :raises ValueError: naming the option.
+        """
+        rule = cls.__name__
+        if not isinstance(options, dict):
+            raise TypeError(
+                f"{rule} takes its options in a dictionary, {rule}({{'lr': 0.1}}), got {options!r}."
+            )
+        for name in options:
+            if name not in cls.default_options:
+                known = ", ".join(cls.default_options)
+                raise ValueError(f"{rule} has no option {name!r}, only {known}.")
+        cls.check(*{**cls.default_options, **options}.values())
+
     # -- state ------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
@@ -141,7 +159,7 @@ class JointOptim(PyroOptim):
         """
         if self._run is None:
             return dict(self._state_waiting_to_be_consumed)
-        return {"state": self._run.joint.joint_state(), "other": self.other.get_state()}
+        return {"state": self._run.saved(), "other": self.other.get_state()}
 
     def set_state(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state of :meth:`get_state`.
@@ -161,13 +179,17 @@ class JointOptim(PyroOptim):
         # A copy takes up the state with tensors of its own, by their names.
         state = self.get_state()
         state.pop("other", None)
-        nothing: dict[str, Any] = {"_parked": [], "_run": None, "optim_objs": {}}
+        nothing: dict[str, Any] = {"_parked": [], "_run": None}
         of_other = {} if isinstance(self.other, JointOptim) else {"other": _at_rest(self.other)}
         return {**vars(self), **nothing, **of_other, "_state_waiting_to_be_consumed": state}
 
     # -- internals --------------------------------------------------------------------
 
-    def _bind(self, natural: dict[str, Tensor]) -> _Run:
+    def _rule_on(self, on: Algebra) -> Rule:
+        options: Any = self.pt_optim_args
+        return self.rule(on, *{**self.default_options, **options}.values())
+
+    def _bind(self, natural: dict[str, Tensor]) -> Joint:
         """Return the run of these tensors, which goes on, takes them up or begins.
 
         Tensors in the place of others of their names are another guide's, or the same one's after
@@ -180,18 +202,15 @@ class JointOptim(PyroOptim):
             self._parked = [one for one in self._parked if one.living()]
             found = next((one for one in self._parked if _are_among(natural, one.living())), None)
             if found is None and all(before.tensors.get(k, t) is t for k, t in natural.items()):
-                natural, state = {**before.tensors, **natural}, before.joint.joint_state()
+                natural, state = {**before.tensors, **natural}, before.saved()
             else:
                 self._parked.append(_Parked(before))
             if found is not None:
                 self._parked = [one for one in self._parked if one is not found]
                 natural, state = found.living(), found.state
-        tensors = dict(sorted(natural.items()))
-        options: Any = self.pt_optim_args
-        self._run = _Run(tensors, self.torch_optimizer(tensors.values(), **options))
-        self._run.joint.load_joint_state(state)
+        self._run = Joint(dict(sorted(natural.items())), self._rule_on)
+        self._run.load(state)
         self._state_waiting_to_be_consumed = {}
-        self.optim_objs = dict.fromkeys(tensors.values(), self._run.joint)
         return self._run
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import weakref
 
@@ -11,16 +10,11 @@ import pytest
 
 from tests.optim import table5
 from tests.optim.table5 import assert_same, driver, random_gradients, start
-from tests.ppl import algorithm
 
 pytest.importorskip("pyro")
 
-import torch
-
 from pyro_ngvi import Snngm
 from pyro_ngvi.optim import Nagm
-
-STEPS = 20
 
 
 def test_clip_norm_clips_the_joint_natural_gradient(pyro_backend, rng):
@@ -36,43 +30,6 @@ def test_clip_norm_clips_the_joint_natural_gradient(pyro_backend, rng):
 
 
 # -- state ----------------------------------------------------------------------------
-
-
-def _torch_optimiser(name, point, backend):
-    """An optimiser as in plain torch, and the driver whose tensors it moves."""
-    run = driver(backend, None, point)
-    options = {} if name == "BLR" else {"lr": 0.01}
-    constructor = algorithm(backend.package, name).torch_optimizer
-    run.optimiser = constructor(list(run.params.values()), **options)
-    return run
-
-
-def _torch_step(run, gradient):
-    for name, (family, *values) in gradient.items():
-        fields = "loc", table5.reference.SCALE_NAME[family]
-        for field, value in zip(fields, values, strict=True):
-            run.params[f"{name}.{field}"].grad = torch.as_tensor(value)
-    run.optimiser.step()
-
-
-@pytest.mark.parametrize("name", ["Snngm", "Nagm", "BLR"])
-def test_a_torch_optimiser_alone_takes_the_same_steps_and_resumes(pyro_backend, name, rng):
-    """The memory of a mean field, which grows, is in the state of ``BLR``."""
-    point = start(rng)
-    gradients = random_gradients(point, STEPS, rng)
-    options = {} if name == "BLR" else {"lr": 0.01}
-    whole = driver(pyro_backend, algorithm(pyro_backend.package, name)(options), point)
-    alone = _torch_optimiser(name, point, pyro_backend)
-    for gradient in gradients[:7]:
-        whole.step(gradient)
-        _torch_step(alone, gradient)
-    resumed = _torch_optimiser(name, {k: (f, *alone.gaussian(k)) for k, (f, *_) in point.items()},
-                               pyro_backend)  # fmt: skip
-    resumed.optimiser.load_state_dict(copy.deepcopy(alone.optimiser.state_dict()))
-    for gradient in gradients[7:]:
-        whole.step(gradient)
-        _torch_step(resumed, gradient)
-    assert_same(resumed, {k: (f, *whole.gaussian(k)) for k, (f, *_) in point.items()}, rtol=0)
 
 
 def test_runs_whose_parameters_are_gone_are_forgotten(pyro_backend, rng):

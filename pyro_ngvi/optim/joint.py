@@ -1,4 +1,4 @@
-"""A rule as a ``torch.optim.Optimizer``.
+"""The joint step of all natural parameters by a rule.
 
 What all natural-gradient optimisers share:
 
@@ -12,7 +12,7 @@ What all natural-gradient optimisers share:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,95 +34,39 @@ class JointState(NamedTuple):
     rule: Any  #: State of the natural-gradient rule.
 
 
-class JointOptimizer(torch.optim.Optimizer):
-    """A torch optimiser that moves whole families by a rule, which a subclass names.
+class Joint:
+    """Families that move together by a rule, and what the rule remembers of them.
 
-    Every parameter is a coordinate of a family, marked as such by the guide, with the natural
-    gradient of the loss as its ``grad``. All families that have gradients move together, in one
-    step of the rule, with the options of the first parameter group.
+    Every tensor is a coordinate of a family, marked as such by the guide, with the natural gradient
+    of the loss as its ``grad``. All families that have gradients move in one step.
 
-    :param params: tensors, as in ``torch.optim``.
-    :param options: ``lr`` and ``momentum`` among them.
+    :param tensors: the coordinates by their names, of which no two are the same.
+    :param rule_on: return the rule, given what it computes with.
     :ivar states: what is remembered, by the names of the posteriors that move together.
     :ivar was_taken: whether the last step was taken.
-    :raises ValueError: if an option is unknown or out of range, or if a tensor is not a
-        coordinate of a family.
     """
 
-    #: Default options, by name.
-    default_options: ClassVar[dict[str, Any]]
-    #: Refuses values out of range; takes all options, in this order.
-    check: ClassVar[Callable[..., Any]]
-    #: The rule of what it computes with and these options.
-    rule: ClassVar[Callable[..., Rule]]
-
-    def __init__(self, params: Iterable, **options: Any) -> None:
-        self.check_options(options)
+    def __init__(self, tensors: dict[str, Tensor], rule_on: Callable[[Algebra], Rule]) -> None:
+        self.tensors, self._rule_on = tensors, rule_on
         self.states: dict[tuple[str, ...], JointState] = {}
         self.was_taken = True
-        super().__init__(params, {**self.default_options, **options})
-
-    # -- options ----------------------------------------------------------------------
-
-    @classmethod
-    def check_options(cls, options: dict[str, Any]) -> None:
-        """Refuse unknown options and values out of range.
-
-        :raises TypeError: if they are no dictionary.
-        :raises ValueError: naming the option.
-        """
-        rule = cls.__name__.removesuffix("Optimizer")
-        if not isinstance(options, dict):
-            raise TypeError(
-                f"{rule} takes its options in a dictionary, {rule}({{'lr': 0.1}}), got {options!r}."
-            )
-        for name in options:
-            if name not in cls.default_options:
-                known = ", ".join(cls.default_options)
-                raise ValueError(f"{rule} has no option {name!r}, only {known}.")
-        cls.check(*{**cls.default_options, **options}.values())
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add coordinates.
-
-        :raises ValueError: if a tensor is not a coordinate of a family.
-        """
-        params = param_group["params"]
-        params = [params] if isinstance(params, Tensor) else list(params)
-        if any(coordinate_of(param) is None for param in params):
-            raise ValueError(
-                f"{type(self).__name__} moves the posterior of a NaturalGaussianGuide, "
-                "and was given a tensor that is not part of one. Give it guide.parameters() "
-                "after the guide's first call, and other parameters to another optimiser."
-            )
-        super().add_param_group({**param_group, "params": params})
 
     def _rule(self, on: Algebra = algebra) -> WithConjugate:
-        """Return the rule with the present options."""
-        group = self.param_groups[0]
-        return with_conjugate(self.rule(on, *(group[name] for name in self.default_options)))
+        return with_conjugate(self._rule_on(on))
 
     # -- steps ------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(
-        self, closure: Callable[[], Any] | None = None, *, others: Iterable[Tensor] = ()
-    ) -> Any:
+    def step(self, others: Iterable[Tensor]) -> None:
         """Move every family whose coordinates have gradients; ``was_taken`` says whether.
 
-        :param closure: re-evaluates the loss, as in ``torch.optim``.
         :param others: what must be finite besides, for the step to be taken.
-        :return: the closure's loss.
         :raises ValueError: if the very first gradient is not finite.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        params = [param for param in self._params() if param.grad is not None]
+        params = [param for param in self.tensors.values() if param.grad is not None]
         families = families_in(params)
         if not families:
-            return loss
+            return
         gradients = [family.map(lambda param: param.grad) for family in families]
         extremes = _extremes([*values(gradients), *others])
         on, here = Algebra(_finite(extremes)), [family.detach() for family in families]
@@ -141,7 +85,6 @@ class JointOptimizer(torch.optim.Optimizer):
             self.states[owners] = JointState(state.count + 1, state.num_skipped, rule_state)
         else:
             self._skip(owners, state, families)
-        return loss
 
     def _skip(self, owners: tuple[str, ...], state: JointState, families: Families) -> None:
         """Count a step that is not taken.
@@ -173,7 +116,7 @@ class JointOptimizer(torch.optim.Optimizer):
 
     # -- state ------------------------------------------------------------------------
 
-    def joint_state(self) -> dict[tuple[str, ...], list]:
+    def saved(self) -> dict[tuple[str, ...], list]:
         """Return what is remembered, numbers and tensors, by where they are in :attr:`states`."""
         saved: dict[tuple[str, ...], list] = {}
         for owners, state in self.states.items():
@@ -185,33 +128,18 @@ class JointOptimizer(torch.optim.Optimizer):
         }
 
     @torch.no_grad()
-    def load_joint_state(self, saved: dict[tuple[str, ...], list]) -> None:
-        """Continue from a :meth:`joint_state`, of those families that are here.
+    def load(self, saved: dict[tuple[str, ...], list]) -> None:
+        """Continue from what was :meth:`saved`, of those families that are here.
 
         :raises ValueError: for the state of another model, naming the parameter.
         """
-        params = self._params()
+        params = list(self.tensors.values())
         known = dict(zip(_owners(params), families_in(params), strict=True))
         for owners, leaves in saved.items():
             if all(owner in known for owner in owners):
                 families = [known[owner] for owner in owners]
                 first = self._rule().init([family.detach() for family in families])
                 self.states[owners] = _restored(JointState(0, 0, first), leaves, owners)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as in ``torch.optim``, with the :meth:`joint_state`."""
-        return {**super().state_dict(), "joint": self.joint_state()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`."""
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != "joint"})
-        self.load_joint_state(state_dict["joint"])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "states": self.states, "was_taken": self.was_taken}
-
-    def _params(self) -> list[Tensor]:
-        return [param for group in self.param_groups for param in group["params"]]
 
 
 def _extremes(tensors: Iterable[Tensor]) -> list[Tensor]:
