@@ -22,7 +22,7 @@ from ngvi.estimators.natural_elbo import WatchedLosses
 from ngvi.optim.rule import SKIPPED
 from ngvi.optim.von import check_curvature_of
 from numpyro_ngvi.elbo import NaturalELBO
-from numpyro_ngvi.optim.joint import JointState
+from numpyro_ngvi.optim.state import JointState
 from numpyro_ngvi.tracing.compilation import compiled
 
 #: Steps that look at what others have counted, at first, and from then on each of this number: a

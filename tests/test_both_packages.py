@@ -196,6 +196,7 @@ def test_the_packages_have_the_same_files():
         "guide/prototype.py",
         "inference/evaluation.py",
         "inference/passes.py",
+        "optim/state.py",
         "optim/transformation.py",
         "pytree.py",
         "tracing/arguments.py",

@@ -14,9 +14,7 @@ Every natural-gradient optimiser here is an optax transformation: a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import jax
+from typing import TYPE_CHECKING, Any
 
 from ngvi.optim.rule import Rule
 
@@ -31,15 +29,6 @@ FIELDS = """
 :raises ValueError: for an argument outside its range; on ``init``, if there are no natural
     parameters.
 """
-
-
-class JointState(NamedTuple):
-    """State of a natural-gradient optimiser."""
-
-    count: jax.Array  # type: ignore[assignment]  #: Steps taken.
-    num_skipped: jax.Array  #: Steps not taken, or taken back.
-    rule: Any  #: State of the natural-gradient rule.
-    other: Any  #: State of the optimiser of model parameters.
 
 
 def joint(

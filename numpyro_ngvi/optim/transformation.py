@@ -22,7 +22,7 @@ from numpyro_ngvi.families.coordinates import (
 )
 from numpyro_ngvi.linalg.matrices import matrices
 from numpyro_ngvi.optim import adaptive_adam
-from numpyro_ngvi.optim.joint import JointState
+from numpyro_ngvi.optim.state import JointState
 
 
 class JointTransformation(optax.GradientTransformation):
