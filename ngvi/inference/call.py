@@ -42,7 +42,7 @@ from ngvi.inference.request import (
     warn_of_names,
 )
 from ngvi.inference.saved.checkpoint import Checkpoint
-from ngvi.inference.set_up import INIT_SCALE, Ready, check_size, guide_maker
+from ngvi.inference.set_up import INIT_SCALE, Given, Ready, check_size
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import NOT_CONVERGED, Ending, Outcome
 from ngvi.inference.verdict.validation import height
@@ -77,6 +77,7 @@ class FitCall:
         if given.batches is not None:
             self.batches = Batches(given.batches, args, kwargs, self.to_own)
             self.args, self.kwargs = self.batches.first()
+        self.of_user = Given(model, self.args, self.kwargs, given.guide, self._guide)
         self.model_call = ModelCall(fit, model, self.args, self.kwargs, self.seed_in_words)
         self.model_call.check()
         self.monitor = given.monitor()
@@ -100,14 +101,25 @@ class FitCall:
         """Return a batch as the model expects it."""
         return batch
 
-    def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
+    def set_up(self, given: Given, curvature: str = "auto") -> Ready:
         """Set up guide and problem at the first usable start."""
         raise NotImplementedError
 
     def by_modes(self, first: Ready) -> Attempt | None:
         """Return a fit with locals by their conditional modes, which may be all that is needed."""
-        set_up = partial(self.set_up, None, self._guide_by_modes, first.model, "auto")
-        return alone(first, self.reparametrize, set_up, self.optimise, self.request)
+        return alone(first, self)
+
+    def set_up_by_modes(self, first: Ready) -> Ready:
+        """Return the first set-up with a guide by conditional modes."""
+        return self.set_up(
+            self.of_user._replace(model=first.model, make_guide=self._guide_by_modes)
+        )
+
+    def _guide(self, model: Callable, init_loc_fn: Callable) -> Any:
+        """Make the guide of a model, of the kind that ``init`` has if there is one."""
+        family, init = self.given.family, self.given.init
+        make = partial(self.guide_type, family=family) if init is None else init._gaussian().again
+        return make(model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
 
     def _guide_by_modes(self, model: Callable, init_loc_fn: Callable) -> Any:
         return self.mode_centred_guide(model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
@@ -116,10 +128,10 @@ class FitCall:
         self, first: Ready, outcome: Outcome, at_first: Attempt | None
     ) -> tuple[Ready, Outcome]:
         """Return the better fit, of all latents or with locals by their conditional modes."""
-        insists, found = self.reparametrize is True, (first, outcome)
+        found = first, outcome
         if at_first is not None:
-            found = compared(first, outcome, at_first, self.rng, self.request, insists)
-        if insists and found[0] is first and outcome.ending is None:
+            found = compared(first, outcome, at_first, self)
+        if self.reparametrize is True and found[0] is first and outcome.ending is None:
             warn(
                 "reparametrize=True had no effect: conditional modes gave no better bound, and the "
                 "Gaussian over all latents is kept. The report of "
@@ -129,9 +141,8 @@ class FitCall:
 
     def mixed(self, first: Ready, outcome: Outcome) -> tuple[Ready, Outcome]:
         """Search for several components, from the optima of one Gaussian."""
-        self.monitor.phase, wanted = COMPONENTS, self.given.num_components
-        set_up = partial(self.set_up_mixture, first)
-        return mixed(first, outcome, wanted, set_up, self.optimise, self.rng)
+        self.monitor.phase = COMPONENTS
+        return mixed(first, outcome, self)
 
     def set_up_mixture(self, first: Ready, count: int) -> Ready:
         """Return the first set-up with a mixture in place of its family."""
@@ -140,7 +151,7 @@ class FitCall:
         def make(model: Callable, init_loc_fn: Callable) -> Any:
             return self.guide_type(model, family, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
 
-        return self.set_up(None, make, first.model, "auto")
+        return self.set_up(self.of_user._replace(model=first.model, make_guide=make))
 
     def own_fields(self) -> dict[str, Any]:
         """Return fields of the result that only the package has."""
@@ -161,9 +172,8 @@ class FitCall:
             self.has_loops = seen.has_loops
         self._begin_at_file()
         given = self.given
-        make_guide = guide_maker(self.guide_type, given.family, given.init)
         try:
-            ready = self.set_up(given.guide, make_guide, self.model, given.curvature)
+            ready = self.set_up(self.of_user, given.curvature)
         except Exception as error:
             own = getattr(self.model, "__qualname__", type(self.model).__name__)
             of_guide = getattr(given.guide, "_model_name", own)
@@ -196,15 +206,14 @@ class FitCall:
         saved = None if file is None else file.read(kind._ppl.library)
         if saved is None:
             return
-        given, run = self.given, (self.args, self.kwargs)
-        makes = guide_maker(self.guide_type, given.family, given.init)
+        given = self.of_user
         if self.reparametrize and saved.meta["guide"]["name"] == self.mode_centred_guide.__name__:
-            makes = self._guide_by_modes
+            given = given._replace(make_guide=self._guide_by_modes)
         try:
-            found = kind._files.result(kind, saved, self.model, run, given.guide, makes)
+            found = kind._files.result(kind, saved, given)
         except NoLocalsError as error:
             raise ValueError(f"The checkpoint is of another model: {error}") from error
-        self.given = dataclasses.replace(given, init=found)
+        self.given = dataclasses.replace(self.given, init=found)
         self.reparametrize = False  # as with init=
 
     def _keep(self, problem: Any, search: MultiStart) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,21 +158,12 @@ def _at_mode(search: MultiStart, end: Ascent) -> Component | None:
     return Component(run.search.state, runs.validated(run.search.state))
 
 
-def mixed(
-    first: Any,
-    outcome: Outcome,
-    wanted: int | str,
-    set_up: Callable[[int], Any],
-    search: Callable[[Problem, State], Outcome],
-    rng: np.random.Generator,
-) -> tuple[Any, Outcome]:
+def mixed(first: Any, outcome: Outcome, call: Any) -> tuple[Any, Outcome]:
     """Go on from the optima of one Gaussian.
 
     :param first: what was set up for it.
     :param outcome: what it has come to.
-    :param wanted: how many components, or ``"auto"``.
-    :param set_up: the same with a mixture of this many.
-    :param search: from a state.
+    :param call: the :class:`~ngvi.inference.call.FitCall`.
     :return: what was set up for the end, and what it has come to.
     """
     if outcome.ending is not None:
@@ -183,16 +173,16 @@ def mixed(
         return first, outcome
     restore, problem, best = as_now(), outcome.search.runs.problem, outcome.optimum
     try:
-        states, log_weights, num_modes = _components(outcome.search, wanted, rng)
+        states, log_weights, num_modes = _components(outcome.search, call)
         number = len(states)
         if number == 1:
             is_asked = len(outcome.search.starts.pool[0]) > 0
             return first, _of_one(outcome, "no other mode was " + ("met" if is_asked else "sought"))
         if number > num_modes and missed(best) < LEAST_GAIN:
             return first, _of_one(outcome, f"others can add {missed(best):.2g} nats at most")
-        ready = set_up(number)
+        ready = call.set_up_mixture(first, number)
         state = ready.problem.space.mixture(states, log_weights)
-        other = search(ready.problem, state)
+        other = call.optimise(ready.problem, state)
         problem.objective.cost.share(ready.problem.objective.cost)
     except (TimeLimitReached, StoppedByCallback, KeyboardInterrupt) as error:
         restore()
@@ -219,15 +209,13 @@ def mixed(
     return ready, found
 
 
-def _components(
-    search: MultiStart, wanted: int | str, rng: np.random.Generator
-) -> tuple[list[State], np.ndarray, int]:
+def _components(search: MultiStart, call: Any) -> tuple[list[State], np.ndarray, int]:
     """Return the Gaussians to begin with, their log weights, and the number of modes.
 
     Of more modes than are wanted the heaviest are taken. Of fewer, the others are narrower, at
     draws of the best Gaussian with the largest importance weights.
     """
-    found, problem = modes(search), search.runs.problem
+    found, problem, wanted = modes(search), search.runs.problem, call.given.num_components
     bounds = np.array([one.validation.bound for one in found])
     number = len(found) if wanted == AUTO else int(wanted)
     order = np.argsort(-bounds, kind="stable")[:number]
@@ -235,7 +223,7 @@ def _components(
     log_weights = bounds[order] - np.logaddexp.reduce(bounds[order])
     if (more := number - len(states)) > 0:
         best, space = states[0], problem.space
-        theta, log_q = space.draw(best, rng.standard_normal((NUM_PLACES, space.dim)))
+        theta, log_q = space.draw(best, call.rng.standard_normal((NUM_PLACES, space.dim)))
         gaps = problem.objective.log_density(best, theta) - log_q
         highest = np.argsort(-np.where(np.isnan(gaps), -math.inf, gaps))[:more]
         sd = WIDTH * np.concatenate(list(space.stddevs(best).values()))

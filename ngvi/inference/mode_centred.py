@@ -19,14 +19,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import traceback
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import LEVELS
-from ngvi.inference.request import FitArguments, Request
+from ngvi.inference.request import FitArguments
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.outcome import BY_MODES, CERTIFIED, Ending, Outcome
 
@@ -91,25 +90,18 @@ def missed(optimum: Optimum) -> float:
     return max(found.gap, 0.5 * found.spread**2)  # of which the first is by few draws
 
 
-def alone(
-    first: Any,
-    reparametrize: bool | str,
-    set_up: Callable[[], Any],
-    search: Callable[..., Outcome],
-    request: Request,
-) -> Attempt | None:
+def alone(first: Any, call: Any) -> Attempt | None:
     """Return a fit with locals by their modes, which may be all that is needed.
 
     :param first: what was set up for a Gaussian over all latents; it has the evaluations of both.
-    :param reparametrize: what :func:`check_reparametrize` returned.
-    :param set_up: the same with a ``ReparametrizedGaussianGuide``.
-    :param search: for an optimum, and for others where a function says that it is good.
+    :param call: the :class:`~ngvi.inference.call.FitCall`.
     :return: nothing where there is none.
     """
+    reparametrize = call.reparametrize
     if not may_gain(first, reparametrize):
         return None
     try:
-        second = set_up()
+        second = call.set_up_by_modes(first)
     except ValueError:  # the model has no such locals, or the other fit says what is wrong with it
         return None
     except Exception as error:  # noqa: BLE001  the other fit goes on, and its report says why
@@ -118,7 +110,7 @@ def alone(
         return None
     most = math.inf if reparametrize is True else LEVELS.worth
     try:
-        outcome = search(second.problem, is_good=lambda optimum: missed(optimum) < most)
+        outcome = call.optimise(second.problem, is_good=lambda optimum: missed(optimum) < most)
     except Exception as error:
         if _is_of_callback(error):
             raise
@@ -131,38 +123,34 @@ def alone(
     optimum, has_none = outcome.optimum, outcome.ending is Ending.NO_START
     is_good = outcome.converged and missed(optimum) < most
     # Without a choice of starts others are not looked for, as little as without a share.
-    has_others = request.share > 0 and reparametrize is not True
+    has_others = call.request.share > 0 and reparametrize is not True
     is_over = outcome.verdict == CERTIFIED or not has_others
     is_stopped = outcome.ending is not None and not has_none
     return Attempt(second, outcome, (is_good and is_over) or is_stopped)
 
 
-def compared(
-    first: Any,
-    outcome: Outcome,
-    at_first: Attempt,
-    rng: np.random.Generator,
-    request: Request,
-    insists: bool = False,
-) -> tuple[Any, Outcome]:
+def compared(first: Any, outcome: Outcome, at_first: Attempt, call: Any) -> tuple[Any, Outcome]:
     """Return the better of two fits, what was set up for it and its outcome.
 
     :param first: what was set up for a Gaussian over all latents.
     :param outcome: of that.
     :param at_first: the fit with locals by their modes.
-    :param insists: whether they are compared even where the Gaussian misses next to nothing.
+    :param call: the :class:`~ngvi.inference.call.FitCall`, which may insist on a comparison.
     """
     if at_first.failure:
         return first, dataclasses.replace(outcome, by_modes=at_first.failure)
+    request = call.request
     is_late = request.seconds > request.time_limit
     is_over = is_late or outcome.ending is not None or outcome.finding is not None
-    has_more = insists or missed(outcome.optimum) > request.tolerance
+    has_more = call.reparametrize is True or missed(outcome.optimum) > request.tolerance
     if is_over or not has_more or not _is_there(first, outcome.optimum, at_first):
         return first, outcome
     second, other = at_first.ready, at_first.outcome
     cost, own = second.problem.objective.cost, first.problem.objective.cost.prices.gradient
     cost.prices = dataclasses.replace(cost.prices, own=own)
-    noise = rng.standard_normal((2 * request.options.validation.max_draws, first.problem.space.dim))
+    noise = call.rng.standard_normal(
+        (2 * request.options.validation.max_draws, first.problem.space.dim)
+    )
     with np.errstate(invalid="ignore"):
         gains = second.problem.log_weights(other.optimum.state, noise)
         gains = gains - first.problem.log_weights(outcome.optimum.state, noise)

@@ -23,6 +23,7 @@ from ngvi.inference.report import WIDTH, final_bound, plot, report
 from ngvi.inference.request import check_guide
 from ngvi.inference.saved import serialize
 from ngvi.inference.saved.file_hooks import FileHooks
+from ngvi.inference.set_up import Given
 from ngvi.inference.tells import TellsWhatItHas
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import CERTIFIED, LOCAL, FoundOptimum, Restart, Verdict
@@ -212,7 +213,7 @@ class Fitted(TellsWhatItHas):
                 lambda array, saved: files.own(array, saved if place is None else place)
             )
         with file.whole("or of another model: it does not run with the arguments", *passed):
-            return files.result(cls, file, model, (args, kwargs), guide)
+            return files.result(cls, file, Given(model, args, kwargs, guide, None))
 
     # -- how it went ------------------------------------------------------------------
 

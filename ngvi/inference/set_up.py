@@ -26,6 +26,8 @@ NO_GAUSSIAN = (
     "none in the guide ({guide}). {library}.infer.importance has psis_diagnostic for guides of any "
     "kind."
 )
+#: A problem and the guide of its latents.
+Made = tuple[Problem, Any]
 #: Scale of a guide that ``fit`` makes.
 INIT_SCALE = StartOptions().scales[0]
 MANY_HINT = f". Of more than {MANY:,} latents, a network's say, {CHEAP_STEPS}"
@@ -50,23 +52,19 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     warn(f"{problem} time_limit= and Ctrl-C keep the best result so far.")
 
 
-def guide_maker(guide: Any, family: Any, init: Any) -> Callable:
-    """Return what makes the guide of a fit from a model and an ``init_loc_fn``.
-
-    :param guide: a package's ``NaturalGaussianGuide``.
-    :param init: the result to begin at, whose guide is made again; or None.
-    """
-
-    def make_guide(model: Callable, init_loc_fn: Callable) -> Any:
-        make = partial(guide, family=family) if init is None else init._gaussian().again
-        return make(model, init_loc_fn=init_loc_fn, init_scale=INIT_SCALE)
-
-    return make_guide
-
-
 def num_beside_locals(parts: Sequence[Any]) -> int:
     """Count latents of families that couple all of them: many are expensive."""
     return sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
+
+
+class Given(NamedTuple):
+    """Everything of which guide and problem are set up."""
+
+    model: Callable
+    args: tuple
+    kwargs: dict[str, Any]
+    guide: Any  #: The user's, or None.
+    make_guide: Any  #: Makes another for a model and a strategy, if there is none.
 
 
 class Ready(NamedTuple):
@@ -95,17 +93,12 @@ class SetUp(NamedTuple):
 
 
 def ready(
-    model: Callable,
-    guide: Any,
-    starts: Sequence[Any],
-    at: Callable[[Callable, Any], tuple[Problem, Any]],
-    parts: SetUp,
+    given: Given, starts: Sequence[Any], at: Callable[[Callable, Any], Made], parts: SetUp
 ) -> Ready:
     """Set up guide and problem at the first start that will do.
 
     A model without a bound gets what it needs, unasked.
 
-    :param guide: the user's, or None.
     :param at: sets up problem and guide for a model and one of these.
     :raises DiscreteLatentError: if marking discrete latents does not help, or is not fit's to do.
     :raises NoLatentsError: if there is nothing to learn.
@@ -114,13 +107,13 @@ def ready(
     def nan_arguments() -> str:
         return ", ".join(in_arguments(nan_in, *parts.arguments()))
 
-    tried: set[type] = set()
+    model, tried = given.model, set[type]()
     while True:
         try:
             made, error = _first_that_starts(partial(at, model), starts, nan_arguments)
             break
         except (DiscreteLatentError, NoLatentsError) as raised:
-            if guide is not None or type(raised) in tried:
+            if given.guide is not None or type(raised) in tried:
                 raise
             changed = _with_what_it_needs(model, raised, parts)
             if changed is None:

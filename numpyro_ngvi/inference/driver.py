@@ -22,7 +22,7 @@ from ngvi.inference import fit_doc
 from ngvi.inference.call import FitCall
 from ngvi.inference.options import Effort, FitOptions
 from ngvi.inference.request import FitArguments
-from ngvi.inference.set_up import Ready
+from ngvi.inference.set_up import Given, Ready
 from ngvi.latents.choice import FamilyName
 from numpyro_ngvi.families.base import Family
 from numpyro_ngvi.families.mixture import Mixture
@@ -115,16 +115,16 @@ class _FitCall(FitCall):
 
         return jax.tree.map(converted, batch)
 
-    def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
-        def make(*given: Any) -> Any:
-            new = make_guide(*given)
+    def set_up(self, given: Given, curvature: str = "auto") -> Ready:
+        def make(*at: Any) -> Any:
+            new = given.make_guide(*at)
             new._of_fit = self._found
             return new
 
-        run = model, self.args, self.kwargs, guide, make, self.starts
+        own = given._replace(make_guide=make)
         with without_collections():
-            ready = set_up(*run, self._init_key, curvature)
-        if guide is None:
+            ready = set_up(own, self.starts, self._init_key, curvature)
+        if given.guide is None:
             ready.guide._of_fit = None
         return ready
 

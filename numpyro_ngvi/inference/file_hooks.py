@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from ngvi._lock import serialised
 from ngvi.inference.saved import file_hooks as shared
 from ngvi.inference.saved import serialize
 from ngvi.inference.saved.serialize import Saved
+from ngvi.inference.set_up import Given
 from numpyro_ngvi.families.registry import REGISTRY
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.inference.set_up import STARTS, set_up
@@ -80,15 +80,8 @@ class FileHooks(shared.FileHooks):
         return float(biject_to(support)(jnp.full(shape, 1 / 3, jnp.result_type(like))).sum())
 
     @serialised
-    def rebuilt(
-        self,
-        saved: Saved,
-        model: Callable,
-        run: tuple[tuple, dict[str, Any]],
-        guide: Any,
-        make_guide: Any,
-    ) -> dict[str, Any]:
-        ready = set_up(model, *run, guide, make_guide, STARTS, random.key(0))
+    def rebuilt(self, saved: Saved, given: Given) -> dict[str, Any]:
+        ready = set_up(given, STARTS, random.key(0))
         parameters: Any = ready.problem.space
         own = parameters.constrain(parameters.initial)
         numbers = self.flat(own)

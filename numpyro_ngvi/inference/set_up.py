@@ -14,8 +14,6 @@ from numpyro.infer.initialization import init_to_median, init_to_uniform
 
 from ngvi._foreign import note_foreign_arguments
 from ngvi.inference import set_up as shared
-from ngvi.inference.problem import Problem
-from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.inference.first_look import as_numpy
 from numpyro_ngvi.inference.problem import make_problem
 from numpyro_ngvi.inference.space import gaussians
@@ -25,40 +23,31 @@ STARTS = (partial(init_to_uniform, radius=0.0), init_to_uniform, init_to_median)
 
 
 def set_up(
-    model: Callable,
-    args: tuple,
-    kwargs: dict[str, Any],
-    guide: Any,
-    make_guide: Callable[[Callable, Callable], NaturalGaussianGuide],
-    starts: Sequence[Callable],
-    rng_key: jax.Array,
-    curvature: str = "auto",
+    given: shared.Given, starts: Sequence[Callable], rng_key: jax.Array, curvature: str = "auto"
 ) -> shared.Ready:
-    """Set up guide and problem at the first start that will do.
+    """Set up guide and problem at the first start that will do."""
+    run = given.args, given.kwargs
 
-    :param make_guide: makes another for a model and a strategy.
-    """
-
-    def at(model: Callable, init_loc_fn: Callable) -> tuple[Problem, Any]:
-        own = make_guide(model, init_loc_fn) if guide is None else guide
-        problem = make_problem(model, own, args, kwargs, rng_key, curvature)
-        for part in gaussians(guide):
-            part._latent_shapes.require_sites(part._latent_shapes.found(model, args, kwargs))
+    def at(model: Callable, init_loc_fn: Callable) -> shared.Made:
+        own = given.make_guide(model, init_loc_fn) if given.guide is None else given.guide
+        problem = make_problem(model, own, *run, rng_key, curvature)
+        for part in gaussians(given.guide):
+            part._latent_shapes.require_sites(part._latent_shapes.found(model, *run))
         return problem, own
 
     def sites() -> dict[str, Any]:
         with handlers.block():
-            return handlers.trace(handlers.seed(model, 0)).get_trace(*args, **kwargs)
+            return handlers.trace(handlers.seed(given.model, 0)).get_trace(*run[0], **run[1])
 
     parts = shared.SetUp(
         enumerated=_enumerated,
         draw=lambda name: numpyro.sample(name, dist.Normal(0.0, 1.0)),
         sites=sites,
         without_densities=partial(handlers.mask, mask=False),
-        arguments=lambda: as_numpy((args, kwargs)),
+        arguments=lambda: as_numpy(run),
     )
-    with note_foreign_arguments(args, kwargs, "jnp.asarray"):
-        return shared.ready(model, guide, starts, at, parts)
+    with note_foreign_arguments(*run, "jnp.asarray"):
+        return shared.ready(given, starts, at, parts)
 
 
 def _enumerated(model: Callable) -> Callable:

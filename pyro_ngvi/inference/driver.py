@@ -20,7 +20,7 @@ from ngvi.inference.mode_centred import Attempt
 from ngvi.inference.options import Effort, FitOptions
 from ngvi.inference.request import FitArguments
 from ngvi.inference.result import PLAN
-from ngvi.inference.set_up import Ready
+from ngvi.inference.set_up import Given, Ready
 from ngvi.inference.verdict.outcome import Outcome
 from ngvi.latents.choice import FamilyName
 from pyro_ngvi.estimators.plan import Plan
@@ -108,9 +108,8 @@ class _FitCall(FitCall):
         self._plans: list[Plan] = []
         self.rng = np.random.default_rng(seeds)
 
-    def set_up(self, guide: Any, make_guide: Callable, model: Callable, curvature: str) -> Ready:
-        run = model, self.args, self.kwargs, guide, make_guide, self.starts
-        ready = set_up(*run, self._seed, curvature)
+    def set_up(self, given: Given, curvature: str = "auto") -> Ready:
+        ready = set_up(given, self.starts, self._seed, curvature)
         if ready.has_start:
             replay(ready.problem.objective.density, ready.guide, self.replays)
             self._plans.append(ready.problem.objective._plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ngvi._lock import serialised
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.saved import file_hooks as shared
 from ngvi.inference.saved.serialize import Saved
+from ngvi.inference.set_up import Given
 from pyro_ngvi.families.registry import REGISTRY
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference.set_up import STARTS, set_up, store_as_it_was
@@ -61,16 +61,9 @@ class FileHooks(shared.FileHooks):
         return float(biject_to(support)(like.new_full(shape, 1 / 3)).sum())
 
     @serialised
-    def rebuilt(
-        self,
-        saved: Saved,
-        model: Callable,
-        run: tuple[tuple, dict[str, Any]],
-        guide: Any,
-        make_guide: Any,
-    ) -> dict[str, Any]:
+    def rebuilt(self, saved: Saved, given: Given) -> dict[str, Any]:
         with repeatable_noise(), poutine.block(), store_as_it_was() as keep:
-            ready = set_up(model, *run, guide, make_guide, STARTS, 0)
+            ready = set_up(given, STARTS, 0)
             parameters: Any = ready.problem.space
             own = parameters.snapshot()
             saved.check_same(gaussians(ready.guide), self.at_a_third, self.flat(own))

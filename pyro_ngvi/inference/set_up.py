@@ -18,7 +18,6 @@ from pyro.poutine.util import site_is_subsample
 from ngvi._foreign import note_foreign_arguments
 from ngvi.errors import InvalidStartError
 from ngvi.inference import set_up as shared
-from ngvi.inference.problem import Problem
 from pyro_ngvi.guide import NaturalGaussianGuide
 from pyro_ngvi.inference.first_look import as_numpy
 from pyro_ngvi.inference.problem import make_problem
@@ -29,40 +28,31 @@ STARTS = (init_to_feasible, init_to_uniform, init_to_median)
 
 
 def set_up(
-    model: Callable,
-    args: tuple,
-    kwargs: dict[str, Any],
-    guide: Any,
-    make_guide: Callable[[Callable, Callable], NaturalGaussianGuide],
-    starts: Sequence[Callable],
-    seed: int,
-    curvature: str = "auto",
+    given: shared.Given, starts: Sequence[Callable], seed: int, curvature: str = "auto"
 ) -> shared.Ready:
-    """Set up guide and problem at the first start that will do.
+    """Set up guide and problem at the first start that will do."""
+    run = given.args, given.kwargs
 
-    :param make_guide: makes another for a model and a strategy.
-    """
-
-    def at(model: Callable, init_loc_fn: Callable) -> tuple[Problem, Any]:
-        own = guide
-        if guide is None:
-            own = make_guide(model, init_loc_fn)
+    def at(model: Callable, init_loc_fn: Callable) -> shared.Made:
+        own = given.guide
+        if own is None:
+            own = given.make_guide(model, init_loc_fn)
             forget_others(own)
-        problem = make_problem(model, own, args, kwargs, seed, curvature)
-        if guide is None:
+        problem = make_problem(model, own, *run, seed, curvature)
+        if given.guide is None:
             check_no_new_latent(problem.objective._plan.facts.unguided)
         return problem, own
 
     parts = shared.SetUp(
         enumerated=config_enumerate,
         draw=lambda name: pyro.sample(name, dist.Normal(0.0, 1.0)),
-        sites=lambda: _parameters(model, args, kwargs),
+        sites=lambda: _parameters(given.model, *run),
         without_densities=_WithoutDensities(),
-        arguments=lambda: as_numpy((args, kwargs)),
+        arguments=lambda: as_numpy(run),
     )
-    with note_foreign_arguments(args, kwargs, "torch.as_tensor", str(torch.get_default_dtype())):
+    with note_foreign_arguments(*run, "torch.as_tensor", str(torch.get_default_dtype())):
         try:
-            found = shared.ready(model, guide, starts, at, parts)
+            found = shared.ready(given, starts, at, parts)
         except InvalidStartError as error:
             raise _without_sites(error) from None
     if found.has_start:

@@ -11,6 +11,7 @@ import pytest
 from ngvi.errors import DamagedFileError
 from ngvi.inference.saved import checkpoint, files
 from ngvi.inference.saved.checkpoint import Checkpoint
+from ngvi.inference.set_up import Given
 from tests import models
 from tests.inference.results import conjugate, conjugate_result
 
@@ -38,7 +39,7 @@ def read(ppl, path):
 
 def loaded(ppl, path, model):
     kind = ppl.package.FitResult
-    return kind._files.result(kind, read(ppl, path), model, ((), {}), None)
+    return kind._files.result(kind, read(ppl, path), Given(model, (), {}, None, None))
 
 
 def own_parameter(ppl):

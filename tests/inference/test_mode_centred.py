@@ -30,9 +30,9 @@ from tests.ppl import SLOW_IN_NUMPYRO
 
 SITES = (Site("x", 0, (3,), (Plate("groups", 3, 0),)),)
 WITH_A_GLOBAL = Site("g", 0, ()), Site("x", 1, (2,), (Plate("groups", 2, 0),))
-CENTRE, SCALE = np.array([1.0, 0.0, -1.0]), np.full(3, 0.5)
+CENTRE, SCALE, RNG = np.array([1.0, 0.0, -1.0]), np.full(3, 0.5), np.random.default_rng(0)
 BEST = State(CENTRE, np.log(SCALE))
-REQUEST = Request(0.05, 100)
+CALL = SimpleNamespace(reparametrize="auto", request=Request(0.05, 100), rng=RNG)
 
 
 def ready(gain=0.0, sites=SITES, **options):
@@ -78,7 +78,7 @@ def pair(gain=0.0, status=Status.OPTIMUM, away=0.0, own=None):
 )
 def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(gain, is_better, words):
     one, outcome, at_first, _ = pair(gain)
-    kept, found = compared(one, outcome, at_first, np.random.default_rng(0), REQUEST)
+    kept, found = compared(one, outcome, at_first, CALL)
     assert kept is (at_first.ready if is_better else one)
     assert found.optimum is (at_first.outcome if is_better else outcome).optimum
     assert not is_better or found.optimum.trace.losses[:2] == [2.0, 1.0]
@@ -106,7 +106,7 @@ def test_the_two_are_compared_where_they_came_to_the_same_globals(status, away, 
     one, outcome, at_first, mean = pair(1.5, status, away, own)
     moved = dataclasses.replace(at_first.outcome.optimum.state, mean=mean)
     at_first.outcome.optimum.state = moved
-    kept, found = compared(one, outcome, at_first, np.random.default_rng(0), REQUEST)
+    kept, found = compared(one, outcome, at_first, CALL)
     assert bool(found.by_modes) is is_there
 
 
@@ -120,21 +120,20 @@ def test_an_error_of_the_fit_by_modes_is_in_the_report_and_a_callback_ends_both(
 
         Request(0.05, 10, callback=users).monitor().after_step(1.0, 0.0)
 
-    def faulty():
+    def faulty(first):
         raise TypeError("takes 1 positional argument\nbut 2 were given")
 
     one, outcome, *_ = pair()
     one.guide.sites = WITH_A_GLOBAL
-    for arguments, words in (
-        ((ready, failing), "RuntimeError: out"),
-        ((faulty, None), "TypeError: takes"),
-    ):
-        attempt = alone(one, "auto", *arguments, REQUEST)
-        kept, found = compared(one, outcome, attempt, np.random.default_rng(0), REQUEST)
+    call, set_up = SimpleNamespace(**vars(CALL)), lambda first: ready()
+    cases = (set_up, failing, "RuntimeError: out"), (faulty, None, "TypeError: takes")
+    for call.set_up_by_modes, call.optimise, words in cases:
+        kept, found = compared(one, outcome, alone(one, call), CALL)
         result = SimpleNamespace(restarts=found.restarts(0.1))
         assert kept is one and f"the bound is not known: {words}" in second_fit(result)
+    call.set_up_by_modes, call.optimise = set_up, stopped
     with pytest.raises(RuntimeError, match="that will do"):
-        alone(one, "auto", ready, stopped, REQUEST)
+        alone(one, call)
 
 
 # -- one model in both packages -------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ngvi.inference.draws.diagnostics import Diagnostics
 from ngvi.inference.saved import serialize
 from ngvi.inference.saved.serialize import Saved
+from ngvi.inference.set_up import Given
 
 
 class FileHooks(Protocol):
@@ -58,27 +58,17 @@ class FileHooks(Protocol):
         :param like: an array of their kind.
         """
 
-    def result(
-        self,
-        kind: type,
-        saved: Saved,
-        model: Callable,
-        run: tuple[tuple, dict[str, Any]],
-        guide: Any,
-        make_guide: Callable | None = None,
-    ) -> Any:
+    def result(self, kind: type, saved: Saved, given: Given) -> Any:
         """Return the result in a file.
 
         :param kind: the package's ``FitResult``.
-        :param run: the model's arguments.
-        :param make_guide: makes the guide, in place of what the file says of it.
+        :param given: which may make the guide, in place of what the file says of it.
         """
-        if guide is None:
-            how = self.families, self.guides, self.num_numbers
-            make_guide = saved.make_guide(*how, make_guide)
+        if given.guide is None:
+            given = given._replace(make_guide=saved.make_guide(self, given.make_guide))
         fields = saved.fields()
-        rebuilt = self.rebuilt(saved, model, run, guide, make_guide)
-        found = kind(args=run[0], kwargs=run[1], **rebuilt, **fields)
+        rebuilt = self.rebuilt(saved, given)
+        found = kind(args=given.args, kwargs=given.kwargs, **rebuilt, **fields)
         with saved.whole():
             for params in (found.params, *(one.params for one in found.optima)):
                 for part in found._gaussians():
@@ -98,16 +88,5 @@ class FileHooks(Protocol):
     def abstract(self, family: Any, dim: int) -> Any:
         """Return a family of ``dim`` latents with shapes in the place of its numbers."""
 
-    def rebuilt(
-        self,
-        saved: Saved,
-        model: Callable,
-        run: tuple[tuple, dict[str, Any]],
-        guide: Any,
-        make_guide: Any,
-    ) -> dict[str, Any]:
-        """Return model, guide, parameters, optima, and fields of the package.
-
-        :param guide: the user's, or None.
-        :param make_guide: makes another, if there is none.
-        """
+    def rebuilt(self, saved: Saved, given: Given) -> dict[str, Any]:
+        """Return model, guide, parameters, optima, and fields of the package."""

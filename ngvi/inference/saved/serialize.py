@@ -172,32 +172,25 @@ class Saved:
                 raise ValueError("its arguments are none")
         return of_tree(self.meta["arguments"], self.arrays, own)
 
-    def make_guide(
-        self,
-        families: dict[str, type],
-        kinds: tuple[Any, ...],
-        num_numbers: Callable[[Any, int], int],
-        own: Callable | None = None,
-    ) -> Callable[[Any, Any], Any]:
+    def make_guide(self, hooks: Any, own: Callable | None = None) -> Callable[[Any, Any], Any]:
         """Return what makes the guide from a model and a strategy for its start.
 
-        :param kinds: the classes of guides that a file holds.
-        :param num_numbers: how many numbers a family has of so many latents.
+        :param hooks: the package's :class:`~ngvi.inference.saved.file_hooks.FileHooks`.
         :param own: makes the guide, in place of what the file says of it.
         :raises ValueError: if only the user can make it.
         """
         saved = self.meta["guide"]
         name, family, others = saved["name"], saved["family"], dict(saved["others"])
         options = {key: _tuples(value) for key, value in saved["options"].items()}
-        if family not in families and own is None:
+        if family not in hooks.families and own is None:
             raise ValueError(
                 f"The result's guide ({name}) is of a kind that a file does not hold. "
                 "Make it again, and pass it: load(path, model, ..., guide=...)."
             )
         if is_of_file := own is None:
             with self.whole():
-                (kind,) = [kind for kind in kinds if kind.__name__ == name]
-                family = "auto" if saved.get("is_auto") else families[family](**options)
+                (kind,) = [kind for kind in hooks.guides if kind.__name__ == name]
+                family = "auto" if saved.get("is_auto") else hooks.families[family](**options)
                 own = partial(kind, family=family, **others)
 
         def check(family: Any, sites: Sequence[Any]) -> None:
@@ -206,7 +199,7 @@ class Saved:
             has = sum(array.size for array in self.under("params/").values())
             needs = dim * max((one for one in options.values() if type(one) is int), default=1)
             with self.whole():
-                if needs > has or (needs := num_numbers(family, dim)) > has:
+                if needs > has or (needs := hooks.num_numbers(family, dim)) > has:
                     raise ValueError(f"it has {has:,} numbers of a Gaussian that has {needs:,}")
 
         def make(model: Any, init_loc_fn: Any) -> Any:
