@@ -27,7 +27,7 @@ from ngvi.inference.search import Status
 from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
-from ngvi.inference.verdict.checks import UNCHECKED, Context, Finding, gradients, support
+from ngvi.inference.verdict.checks import UNCHECKED, Finding, gradients, support
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.outcome import Ending, FoundOptimum, Outcome, in_words
 from ngvi.inference.verdict.runaway import runaway
@@ -98,11 +98,10 @@ def _outcome(
 ) -> Outcome:
     """Return the outcome of a search, with what the checks find."""
     best = search.so_far() if ending is not None else _finished(search, request.tolerance)
-    rank = LEVELS.same
     optima = [place for one in search.runs.optima for place in (one, *one.images)]
-    optima.sort(key=lambda one: (one is best, one.rank(rank)), reverse=True)
+    optima.sort(key=lambda one: (one is best, one.rank(LEVELS.same)), reverse=True)
     outcome = Outcome(best, optima, search.exploration, ending=ending, search=search)
-    outcome.tolerance, outcome.same = request.tolerance, rank
+    outcome.tolerance = request.tolerance
     if best.status is Status.OPTIMUM:
         is_late = ending is Ending.TIME_LIMIT and search.runs.checked[0] is not best.state
         outcome.finding = UNCHECKED if is_late else search.check(best)
@@ -113,9 +112,8 @@ def _outcome(
             bound, error = integrated(search.problem, best.state, rng)
             best.validation = dataclasses.replace(best.validation, bound=bound, error=error)
     elif ending is None:
-        options = request.options
-        words = options.checks and runaway(search.problem, best.state)
-        context = Context(search.problem, rng, request.tolerance, request.options)
+        words = request.options.checks and runaway(search.problem, best.state)
+        context = search.runs.context
         outcome.finding = Finding("endless", words) if words else support(context, best)
         if outcome.finding is None and best.status is Status.CONTRADICTED:
             outcome.finding = gradients(context, best)
@@ -155,11 +153,9 @@ def account(
     reason = in_words(
         outcome,
         lambda: problem.space.stddevs(best.state),
-        request.tolerance,
-        request.max_steps,
+        request,
         f" ({why})" if why else "",
         problem.rounding(best.validation.bound),
-        request.effort,
     )
     if not outcome.converged:
         if num_beside_locals(parts) > MANY:
@@ -168,7 +164,7 @@ def account(
     return {
         "trace": trace,
         "validation": None if problem.objective.is_subsampled else best.validation,
-        "restarts": outcome.restarts(LEVELS.same),
+        "restarts": outcome.restarts(),
         "verdict": outcome.verdict,
         "reason": printable(" ".join(reason.split())),
         "cost": dataclasses.replace(problem.objective.cost),

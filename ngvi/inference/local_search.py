@@ -29,7 +29,6 @@ from ngvi.inference.held_out import HeldOut
 from ngvi.inference.metric import Corrected, Metric
 from ngvi.inference.model_parameters import with_model_parameters
 from ngvi.inference.options import LEVELS, LocalSearchOptions
-from ngvi.inference.problem import Problem
 from ngvi.inference.search import Search, Status, Steps
 from ngvi.inference.verdict.certificate import Certificate, quadratic, stepped
 from ngvi.inference.verdict.runaway import widens_without_limit
@@ -45,9 +44,9 @@ class LocalSearch(Search):
     :ivar coarse_state: the end of the first stage, once it is there.
     """
 
-    def __init__(self, problem: Problem, *args) -> None:
-        super().__init__(problem, *args)
-        self.problem = with_model_parameters(problem)
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.problem = with_model_parameters(self.problem)
         self.sample: Sample = []
         self.estimate = NO_ESTIMATE  #: Estimate at the state, over the sample.
         self.pairs: Pairs = []

@@ -25,7 +25,7 @@ from ngvi.inference.runs import Run, Runs, budget_left, same_bound
 from ngvi.inference.search import Status
 from ngvi.inference.starts import DRAW, GUIDE, MODE, Start, Starts
 from ngvi.inference.stochastic import StochasticSearch
-from ngvi.inference.verdict.checks import Context, Finding, first_finding
+from ngvi.inference.verdict.checks import Finding, first_finding
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.validation import Validation
 
@@ -84,8 +84,7 @@ class MultiStart:
     def check(self, optimum: Optimum) -> Finding | None:
         """Return what the checks find of an optimum, once."""
         if self.runs.checked[0] is not optimum.state:
-            context = Context(self.problem, self.starts.rng, self.runs.tolerance, self.runs.options)
-            self.runs.checked = optimum.state, first_finding(context, optimum)
+            self.runs.checked = optimum.state, first_finding(self.runs.context, optimum)
         return self.runs.checked[1]
 
     def so_far(self, validates: bool = True) -> Optimum:

@@ -14,7 +14,7 @@ from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
-from ngvi.inference.search import NO_PROGRESS, Search, Status
+from ngvi.inference.search import NO_PROGRESS, Context, Search, Status
 from ngvi.inference.starts import Start
 from ngvi.inference.stochastic import StochasticSearch
 from ngvi.inference.verdict.certificate import Certificate
@@ -77,6 +77,11 @@ class Runs:
         self._expensive_limit = math.inf  # of all gradients, once expensive searches have begun
 
     @property
+    def context(self) -> Context:
+        """Everything that a search or a check needs besides a state."""
+        return Context(self.problem, self.rng, self.tolerance, self.options)
+
+    @property
     def best(self) -> Optimum:
         """The optimum with the highest bound."""
         return max(self.optima, key=lambda one: one.rank(LEVELS.same))
@@ -86,8 +91,7 @@ class Runs:
     def search(self, kind: type[S], state: State, before: Search | None = None) -> S:
         """Return a search that has yet to begin, whose steps follow those of another."""
         trace = None if before is None else before.trace
-        options = self.tolerance, self.options, self.monitor
-        return kind(self.problem, self.rng, *options, state, trace)
+        return kind(self.context, self.monitor, state, trace)
 
     def coarse(self, start: Start | Run, max_steps: float, max_cost: float = math.inf) -> Run:
         """Take a start, or a run, to the end of its first stage or of its steps."""

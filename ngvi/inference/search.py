@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Generator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,15 @@ NO_PROGRESS = (Status.STUCK, Status.OVERFITTED, Status.NOISE, Status.RISING)
 Steps = Generator[None, None, Status | None]
 
 
+class Context(NamedTuple):
+    """Everything that a search or a check needs besides a state."""
+
+    problem: Problem
+    rng: np.random.Generator
+    tolerance: float  #: What may be left to an optimum, in nats.
+    options: FitOptions
+
+
 class Search:
     """A search from one start, which goes on when it is asked to.
 
@@ -46,18 +56,10 @@ class Search:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        rng: np.random.Generator,
-        tolerance: float,
-        options: FitOptions,
-        monitor: Monitor,
-        state: State,
-        trace: Trace | None = None,
+        self, context: Context, monitor: Monitor, state: State, trace: Trace | None = None
     ) -> None:
-        self.problem, self.rng, self.tolerance = problem, rng, tolerance
-        self.options, self.monitor = options, monitor
-        self.state, self.trace = state, trace or Trace()
+        self.problem, self.rng, self.tolerance, self.options = context
+        self.monitor, self.state, self.trace = monitor, state, trace or Trace()
         self.status: Status | None = None
         self.gap, self.certificate = math.inf, UNKNOWN
         self._steps = self._run()

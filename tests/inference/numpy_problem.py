@@ -20,6 +20,7 @@ from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 from ngvi.inference.problem import Cost, Problem
 from ngvi.inference.samples import Groups
+from ngvi.inference.search import Context
 from ngvi.latents.layout import Site
 
 #: Of central differences.
@@ -318,11 +319,6 @@ def monitored(**options):
 
 def search_of(kind, target, seed=0, state=None, options=None, tolerance=TOLERANCE, **monitor):
     """A search of one target, which has not begun."""
-    return kind(
-        target.problem(),
-        np.random.default_rng(seed),
-        tolerance,
-        options or FitOptions(),
-        monitored(**monitor),
-        target.initial if state is None else state,
-    )
+    rng, state = np.random.default_rng(seed), target.initial if state is None else state
+    context = Context(target.problem(), rng, tolerance, options or FitOptions())
+    return kind(context, monitored(**monitor), state)

@@ -82,7 +82,7 @@ def test_locals_by_modes_are_kept_unless_they_are_worse_over_the_same_draws(gain
     assert kept is (at_first.ready if is_better else one)
     assert found.optimum is (at_first.outcome if is_better else outcome).optimum
     assert not is_better or found.optimum.trace.losses[:2] == [2.0, 1.0]
-    result = SimpleNamespace(restarts=found.restarts(0.1))
+    result = SimpleNamespace(restarts=found.restarts())
     said = ("not centred; with conditional modes", "centred at conditional modes; without them")
     assert second_fit(result) == f"{said[is_better]} the bound is {words}"
     restarts = {one.name: one.status for one in result.restarts}
@@ -129,7 +129,7 @@ def test_an_error_of_the_fit_by_modes_is_in_the_report_and_a_callback_ends_both(
     cases = (set_up, failing, "RuntimeError: out"), (faulty, None, "TypeError: takes")
     for call.set_up_by_modes, call.optimise, words in cases:
         kept, found = compared(one, outcome, alone(one, call), CALL)
-        result = SimpleNamespace(restarts=found.restarts(0.1))
+        result = SimpleNamespace(restarts=found.restarts())
         assert kept is one and f"the bound is not known: {words}" in second_fit(result)
     call.set_up_by_modes, call.optimise = set_up, stopped
     with pytest.raises(RuntimeError, match="that will do"):

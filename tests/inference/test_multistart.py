@@ -139,7 +139,7 @@ def test_the_higher_of_two_modes_is_found_and_both_are_kept(seed):
     high, low = found_optima(outcome, target.problem())
     assert high.is_certified and high.num_starts + low.num_starts >= 8
     np.testing.assert_allclose(low.params["mean"], [0.0, 0.0], atol=0.1)
-    kept, other = outcome.restarts(0.1)
+    kept, other = outcome.restarts()
     assert kept.status == "kept" and "another optimum, 1.6" in other.status
 
 
@@ -155,7 +155,7 @@ def test_modes_of_the_same_height_count_as_one_and_each_is_named():
     np.testing.assert_allclose(image.params["mean"], -own.params["mean"], atol=0.2)
     target.noise_dim += 1  # as of a mixture, which is all of the posterior
     assert [one.weight for one in found_optima(outcome, target.problem())] == [1.0, 0.0]
-    said = in_words(outcome, dict, 0.05, 100)
+    said = in_words(outcome, dict, Request(0.05, 100))
     assert "other optima with the same bound, as when labels or signs are switched: 1" in said
     assert "holds at most 1/2 of the posterior" in said and "reached it or these" in said
 
@@ -364,5 +364,5 @@ def test_the_same_seed_gives_the_same_numbers(name):
     for _ in range(2):
         outcome = solved(Target(**VERDICTS[name][1]))
         state, trace = outcome.optimum.state, vars(outcome.optimum.trace)
-        found.append(pickle.dumps([state.mean, state.log_scale, trace, outcome.restarts(0.1)]))
+        found.append(pickle.dumps([state.mean, state.log_scale, trace, outcome.restarts()]))
     assert found[0] == found[1]

@@ -11,7 +11,7 @@ import pytest
 
 from ngvi.inference.api import no_start
 from ngvi.inference.options import FitOptions
-from ngvi.inference.request import FitArguments
+from ngvi.inference.request import FitArguments, Request
 from ngvi.inference.search import Status
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.certificate import UNKNOWN, Certificate
@@ -28,7 +28,7 @@ from ngvi.inference.verdict.outcome import (
 from ngvi.inference.verdict.validation import Validation
 from tests.inference.numpy_problem import OPTIMUM, Target, gaussian
 
-TOLERANCE, MAX_STEPS = 0.05, 100
+TOLERANCE = 0.05
 KNOWN = Certificate(0.0123, 0.0234)
 
 
@@ -46,9 +46,9 @@ def outcome(status=Status.OPTIMUM, lower=(), explored=None, certificate=KNOWN, *
     return Outcome(best, [best, *others], found, **options)
 
 
-def words(found, stddevs=None, **options):
+def words(found, stddevs=None, effort="thorough", **options):
     stddevs = {"a": np.array([1.0]), "b": np.array([2.0, 3.0])} if stddevs is None else stddevs
-    return in_words(found, lambda: stddevs, TOLERANCE, MAX_STEPS, **options)
+    return in_words(found, lambda: stddevs, Request(TOLERANCE, 100, effort), **options)
 
 
 # -- verdicts --------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def check_sentence(rng):
     num_starts = sum(one.count for one in (best, *lower)) + nowhere
     explored = Exploration(num_starts, nowhere, float(rng.uniform()), bool(rng.integers(2)))
     ending = rng.choice([None, None, Ending.TIME_LIMIT, Ending.INTERRUPTED])
-    found = Outcome(best, [best, *lower], explored, ending=ending, tolerance=TOLERANCE, same=0.1)
+    found = Outcome(best, [best, *lower], explored, ending=ending, tolerance=TOLERANCE)
     said = words(found)
     assert found.converged == ("the bound is within" in said)
     for name, holds in (

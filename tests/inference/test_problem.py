@@ -11,6 +11,7 @@ import pytest
 from ngvi.inference.local_search import LocalSearch
 from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
+from ngvi.inference.search import Context
 from tests import models
 from tests.ppl import PPLS, load
 
@@ -68,7 +69,7 @@ def searched(name, make, options):
         # Not from zero: there NumPyro's gradient of a Bernoulli density is not the derivative.
         state = one.space.at(np.full(one.space.dim, 0.1), 1.0)
         first = one.objective.bound(state, one.objective.sample(rng, 2)).mean
-        search = LocalSearch(one, rng, 0.05, made, Monitor(max_steps), state)
+        search = LocalSearch(Context(one, rng, 0.05, made), Monitor(max_steps), state)
         search.advance()
         stddevs = one.space.stddevs(search.state)
         ends = one.space.mean(search.state), np.concatenate(list(stddevs.values()))

@@ -9,7 +9,8 @@ import pytest
 
 from ngvi.inference.options import FitOptions, ValidationOptions
 from ngvi.inference.problem import Prices
-from ngvi.inference.verdict.checks import CHECKS, Context, first_finding
+from ngvi.inference.search import Context
+from ngvi.inference.verdict.checks import CHECKS, first_finding
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.validation import (
     NUM_IN_DOUBLE,

@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
-from ngvi.inference.options import LEVELS, FitOptions
-from ngvi.inference.problem import Problem
+from ngvi.inference.options import LEVELS
+from ngvi.inference.search import Context
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.runaway import runaway
 from ngvi.inference.verdict.validation import integrated, rare_loss, unseen_jump
@@ -29,15 +27,6 @@ UNCHECKED = Finding(
     "time_limit= is reached at an optimum that has not been checked. Go on with fit(..., "
     "init=result)",
 )
-
-
-class Context(NamedTuple):
-    """Everything that a check needs besides the optimum."""
-
-    problem: Problem
-    rng: np.random.Generator
-    tolerance: float
-    options: FitOptions
 
 
 Check = Callable[[Context, Optimum], Finding | None]

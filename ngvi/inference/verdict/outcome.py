@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from ngvi.inference.options import EFFORTS, LEVELS, THOROUGH
+from ngvi.inference.request import Request
 from ngvi.inference.search import Status
 from ngvi.inference.tables import Table
 from ngvi.inference.verdict.checks import Finding
@@ -86,7 +87,6 @@ class Outcome:
     :ivar search: that has ended there, for whoever goes on with it.
     :ivar second: the optimum of the one of two fits that is not kept.
     :ivar tolerance: what may be left to an optimum, in nats.
-    :ivar same: nats within which two bounds are one optimum's.
     """
 
     optimum: Optimum
@@ -99,7 +99,6 @@ class Outcome:
     search: Any = None
     second: Optimum | None = None
     tolerance: float = math.inf
-    same: float = 0.0
 
     @property
     def verdict(self) -> str:
@@ -120,27 +119,24 @@ class Outcome:
         is_found = self.finding is not None and self.finding.name == "endless"
         return is_found or self.optimum.status is Status.UNBOUNDED
 
-    def below(self, one: Optimum, same: float) -> float:
+    def below(self, one: Optimum) -> float:
         """Return how far a bound is below the best, in nats; zero where noise can explain it."""
         known, best = one.validation, self.optimum.validation
         gap = best.bound - known.bound
         noise = 2 * math.hypot(best.error, known.error)
-        return gap if abs(gap) >= same + noise else 0.0
+        return gap if abs(gap) >= LEVELS.same + noise else 0.0
 
-    def restarts(self, same: float) -> Table[Restart]:
-        """Return the ends of the starts, the best first.
-
-        :param same: nats within which two bounds are one optimum's.
-        """
-        found = [self._restart(one, same) for one in self.optima]
+    def restarts(self) -> Table[Restart]:
+        """Return the ends of the starts, the best first."""
+        found = [self._restart(one) for one in self.optima]
         if self.second is not None:
-            found.append(self._restart(self.second, same)._replace(status=self.by_modes))
+            found.append(self._restart(self.second)._replace(status=self.by_modes))
         elif self.by_modes:  # which have not been tried
             found.append(Restart(BY_MODES, math.nan, math.nan, 0, 0, self.by_modes))
         return Table(found)
 
-    def _restart(self, one: Optimum, same: float) -> Restart:
-        known, gap = one.validation, self.below(one, same)
+    def _restart(self, one: Optimum) -> Restart:
+        known, gap = one.validation, self.below(one)
         if one is self.optimum:
             words = "kept"
         elif not gap:
@@ -155,20 +151,18 @@ class Outcome:
 def in_words(
     outcome: Outcome,
     stddevs: Callable[[], dict[str, np.ndarray]],
-    tolerance: float,
-    max_steps: int,
+    request: Request,
     cause: str = "",
     rounding: float = 0.0,
-    effort: str = THOROUGH,
 ) -> str:
     """Say why the fit stopped and, if it has not converged, what to try.
 
     :param stddevs: gives those of the unconstrained latents, by name.
     :param cause: of a bound that is not finite, as far as it is known.
     :param rounding: of the bound, in nats.
-    :param effort: for other optima, in the user's word.
     """
-    optimum, left = outcome.optimum, _left(outcome.optimum, tolerance)
+    optimum, tolerance = outcome.optimum, request.tolerance
+    left = _left(optimum, tolerance)
     if outcome.ending is Ending.NO_START:
         return (
             f"the log density or its gradient is not finite at any start that was tried{cause}. "
@@ -180,7 +174,7 @@ def in_words(
     if outcome.converged:
         upper = in_digits_apart(optimum.certificate.upper, tolerance)
         within = f"the bound is within {upper} nats of its optimum"
-        others = outcome.mixture or _others(outcome, effort)
+        others = outcome.mixture or _others(outcome, request.effort)
         limit = f"95 % limit, tolerance {tolerance:g}"
         beside = optimum.certificate.beside
         return "; ".join(filter(None, [f"{within} ({limit})", beside, _images(optimum), others]))
@@ -202,7 +196,7 @@ def in_words(
     if words is _STUCK:
         jumps = optimum.validation.mismatch > tolerance
         words += _FLAT if widest > LEVELS.certain else _JUMPS if jumps else _ROUNDING
-    return words.format(left=left, max_steps=max_steps, name=name, widest=widest)
+    return words.format(left=left, max_steps=request.max_steps, name=name, widest=widest)
 
 
 def in_digits_apart(value: float, limit: float) -> str:
@@ -299,7 +293,7 @@ def _others(outcome: Outcome, effort: str) -> str:
     found, best = outcome.exploration, outcome.optimum
     count = found.num_starts
     counted = [one for one in outcome.optima if one.count]
-    gaps = {one: outcome.below(one, outcome.same) for one in counted}
+    gaps = {one: outcome.below(one) for one in counted}
     lower = {one: gap for one, gap in gaps.items() if gap > 0}
     if not count:
         return "other optima have not been looked for"
