@@ -1,15 +1,16 @@
-"""Lists of torch's operations: what a recording holds, and the program that two of them make."""
+"""Lists of torch's operations: what a recording holds, and the program that it makes."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
@@ -23,13 +24,6 @@ class Ref:
     """A tensor among those of a recording."""
 
     slot: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Multiple:
-    """A size that is a multiple of the number of rows."""
-
-    times: int
 
 
 @dataclasses.dataclass
@@ -49,10 +43,14 @@ class Operation:
     is_many: bool = False
     has_effects: bool = False
 
-    def refs(self) -> list[int]:
-        """Return the slots of its arguments."""
-        leaves = pytree.tree_leaves((self.args, self.kwargs))
-        return [leaf.slot for leaf in leaves if type(leaf) is Ref]
+
+def mapped(function: Callable, tree: Any) -> Any:
+    """Apply a function to the leaves of lists, tuples and dicts."""
+    if type(tree) is list or type(tree) is tuple:
+        return type(tree)([mapped(function, part) for part in tree])
+    if type(tree) is dict:
+        return {key: mapped(function, part) for key, part in tree.items()}
+    return function(tree)
 
 
 @dataclasses.dataclass
@@ -75,21 +73,17 @@ class Recording:
 
 
 class Program:
-    """A function that does what two recordings have in common.
+    """A function that does what a recording says, to any number of rows."""
 
-    :raises NotReplayableError: if that is not all.
-    """
-
-    def __init__(self, one: Recording, other: Recording) -> None:
-        kept = _common_tensors(one, other)
+    def __init__(self, found: Recording) -> None:
+        kept = [found.tensors[slot] for slot in found.external if slot not in found.leaves]
         self._versions = [(tensor, tensor._version) for tensor in kept]
-        steps = _common_steps(one, other)
-        self._inputs = [_kind(one.tensors[slot]) for slot in one.inputs]
-        source, names = _Writer(one, steps).source()
+        self._inputs = [_kind(found.tensors[slot]) for slot in found.inputs]
+        source, names = _Writer(found).source()
         exec(compile(source, "<recorded operations>", "exec"), names)  # noqa: S102
         self._run = names["run"]
         # Rewriting is for what calls torch anew, such as a search of its own.
-        is_whole = all(isinstance(step.op, torch._ops.OpOverload) for step in steps)
+        is_whole = all(isinstance(step.op, torch._ops.OpOverload) for step in found.steps)
         self._alone = torch._C.DisableTorchFunction if is_whole else nullcontext
 
     def is_for(self, rows: Sequence[Tensor]) -> bool:
@@ -108,108 +102,123 @@ def _kind(tensor: Tensor) -> tuple:
     return tensor.shape[1:], tensor.dtype, tensor.device
 
 
-# -- what two recordings have in common ---------------------------------------------------
-
-
-def _common_tensors(one: Recording, other: Recording) -> list[Tensor]:
-    """Tensors that neither has made, and that are to stay as they are."""
-    if (one.external, one.inputs, one.outputs) != (other.external, other.inputs, other.outputs):
-        raise NotReplayableError("other tensors")
-    kept = []
-    for slot in one.external:
-        a, b = one.tensors[slot], other.tensors[slot]
-        if a is b:
-            if slot not in one.leaves:
-                kept.append(a)
-        elif _kind(a) != _kind(b) or not torch.equal(a, b):  # nor if NaN
-            raise NotReplayableError("a tensor of other numbers")
-    return kept
-
-
-def _common_steps(one: Recording, other: Recording) -> list[Operation]:
-    if len(one.steps) != len(other.steps):
-        raise NotReplayableError("more operations")
-    nums = one.num_rows, other.num_rows
-    return [_common_step(*pair, nums) for pair in zip(one.steps, other.steps, strict=True)]
-
-
-def _common_step(one: Operation, other: Operation, nums: tuple[int, int]) -> Operation:
-    is_call = not isinstance(one.op, torch._ops.OpOverload)
-    same_op = one.op is other.op or (is_call and type(one.op) is type(other.op))
-    if not same_op or one.outs != other.outs:
-        raise NotReplayableError(one.op, other.op)
-    args = _common((one.args, one.kwargs), (other.args, other.kwargs), nums)
-    return dataclasses.replace(one, args=args[0], kwargs=args[1])
-
-
-def _common(one: Any, other: Any, nums: tuple[int, int]) -> Any:
-    leaves, structure = pytree.tree_flatten(one)
-    others, other_structure = pytree.tree_flatten(other)
-    if structure != other_structure:
-        raise NotReplayableError(one, other)
-    pairs = zip(leaves, others, strict=True)
-    return pytree.tree_unflatten([_common_leaf(*pair, nums) for pair in pairs], structure)
-
-
-def _common_leaf(a: Any, b: Any, nums: tuple[int, int]) -> Any:
-    if type(a) is type(b) is int and a != b:
-        if a * nums[1] == b * nums[0] and a % nums[0] == 0:
-            return Multiple(a // nums[0])
-        raise NotReplayableError(a, b)
-    if type(a) is not type(b) or not (a == b or (a != a and b != b)):
-        raise NotReplayableError(a, b)
-    return a
-
-
 # -- the program -------------------------------------------------------------------------
 
 
+ADD, PART = aten.add.Tensor, aten.select_backward.default
+
+
+def _plus(total: Tensor, part: Tensor, sizes: Any, dim: int, index: int) -> Tensor:
+    total.select(dim, index).add_(part)
+    return total
+
+
+@functools.cache
+def _quickest(op: Any) -> Callable:
+    """Return the function with this meaning that takes the least time to call."""
+    if not isinstance(op, torch._ops.OpOverload):
+        return op
+    is_other = "?[]" in str(op._schema)  # whose lists may not hold None
+    name = "" if is_other else op._schema.name.removeprefix("aten::")
+    return getattr(torch._C._VariableFunctions, name, op._op)
+
+
+@dataclasses.dataclass(eq=False)
+class _Call:
+    """A call in text, and the slots of what it takes."""
+
+    text: str
+    step: Operation
+    refs: list[int]
+
+
 class _Writer:
-    """Writes Python, without what is done for nothing."""
+    """Writes Python, without what is done twice or for nothing."""
 
-    def __init__(self, recording: Recording, steps: list[Operation]) -> None:
-        self.tensors, self.inputs = recording.tensors, recording.inputs
-        self.outputs, self.externals = recording.outputs, set(recording.external)
+    def __init__(self, recording: Recording) -> None:
+        self.of, self.externals = recording, set(recording.external)
         self.names: dict[str, Any] = {}
-        self.steps = self._needed(steps)
+        self._same: dict[int, int] = {}  # slots of what is another tensor already
+        self._refs: list[int] = []  # slots in the text of a call
+        self.calls = self._summed(self._needed(self._calls()))
 
-    def _needed(self, steps: list[Operation]) -> list[Operation]:
+    def _calls(self) -> list[_Call]:
+        """Return the calls that make a tensor for the first time."""
+        found, known = [], {}
+        is_pure = not any(step.has_effects for step in self.of.steps)
+        for step in self.of.steps:
+            self._refs = []
+            text = self._call(step)
+            outs = self._refs[:1] if self._is_idle(step) else known.get(text)
+            if outs is None:
+                if is_pure:
+                    known[text] = step.outs
+                found.append(_Call(text, step, self._refs))
+            else:
+                self._same.update(zip(step.outs, outs, strict=True))
+        return found
+
+    @staticmethod
+    def _is_idle(step: Operation) -> bool:
+        """Return whether the result of an operation is its argument."""
+        if step.op is aten.permute.default:
+            return step.args[1] == sorted(step.args[1])
+        return step.op is aten.detach.default
+
+    def _needed(self, calls: list[_Call]) -> list[_Call]:
+        self.outputs = [self._same.get(slot, slot) for slot in self.of.outputs]
         needed, found = set(self.outputs), []
-        for step in reversed(steps):
-            if step.has_effects or not needed.isdisjoint(step.outs):
-                needed.update(step.refs())
-                found.append(step)
+        for call in reversed(calls):
+            if call.step.has_effects or not needed.isdisjoint(call.step.outs):
+                needed.update(call.refs)
+                found.append(call)
         return found[::-1]
+
+    def _summed(self, calls: list[_Call]) -> list[_Call]:
+        """Sum gradients of ``x[i]`` in place, each of which would be as large as ``x``."""
+        uses = Counter([slot for call in calls for slot in call.refs] + self.outputs)
+        made = {slot: call for call in calls for slot in call.step.outs}
+        found = dict.fromkeys(calls)
+        for call in calls:
+            parts = [made[slot] for slot in call.refs if slot in made]
+            if call.step.op is not ADD or [one.step.op for one in parts[1:]] != [PART]:
+                continue
+            tensors = [self.of.tensors[slot] for slot in call.refs + call.step.outs]
+            is_own = parts[0].step.op in (ADD, PART) and max(uses[slot] for slot in call.refs) == 1
+            if is_own and not call.step.kwargs and len({(t.shape, t.dtype) for t in tensors}) == 1:
+                call.text = f"{self._constant(_plus)}(t{call.refs[0]}, "
+                call.text += parts[1].text.partition("(")[2]
+                call.refs = [call.refs[0], *parts[1].refs]
+                del found[parts[1]]
+        return list(found)
 
     # -- text -------------------------------------------------------------------------
 
     def source(self) -> tuple[str, dict[str, Any]]:
         """Write a function ``run`` of the number of rows and the inputs, and what it is to find."""
-        last = {slot: i for i, step in enumerate(self.steps) for slot in step.refs()}
-        lines = [f"def run(num, {', '.join(f't{slot}' for slot in self.inputs)}):"]
+        last = {slot: i for i, call in enumerate(self.calls) for slot in call.refs}
+        lines = [f"def run(num, {', '.join(f't{slot}' for slot in self.of.inputs)}):"]
         kept = {*self.outputs, *self.externals}
-        for i, step in enumerate(self.steps):
-            lines.append(f"    {self._line(step)}")
-            gone = [s for s in dict.fromkeys(step.refs()) if last[s] == i and s not in kept]
+        for i, call in enumerate(self.calls):
+            outs = ", ".join("_" if slot is None else f"t{slot}" for slot in call.step.outs)
+            outs += f"{',' * call.step.is_many} = " if outs else ""
+            lines.append(f"    {outs}{call.text}")
+            gone = [s for s in dict.fromkeys(call.refs) if last[s] == i and s not in kept]
             if gone:
                 lines[-1] += f"; {' = '.join(f't{slot}' for slot in gone)} = None"
         results = "".join(f"{self._name(slot)}, " for slot in self.outputs)
         return "\n".join([*lines, f"    return ({results})"]), self.names
 
-    def _line(self, step: Operation) -> str:
-        args = [self._text(part) for part in step.args]
+    def _call(self, step: Operation) -> str:
+        args = [repr(part) if type(part) is int else self._text(part) for part in step.args]
         args += [f"{key}={self._text(part)}" for key, part in step.kwargs.items()]
-        call = f"{self._constant(getattr(step.op, '_op', step.op))}({', '.join(args)})"
-        outs = ["_" if slot is None else f"t{slot}" for slot in step.outs]
-        if not outs:
-            return call
-        return f"{', '.join(outs)}{',' * step.is_many} = {call}"
+        return f"{self._constant(_quickest(step.op))}({', '.join(args)})"
 
     def _text(self, part: Any) -> str:
         if type(part) is Ref:
             return self._name(part.slot)
-        if type(part) is Multiple:
-            return "num" if part.times == 1 else f"{part.times} * num"
+        if type(part) is int and part and part % self.of.num_rows == 0:
+            return f"{part // self.of.num_rows} * num"
         if type(part) in (list, tuple):
             return f"[{', '.join(map(self._text, part))}]"
         if type(part) in (int, bool, str, type(None)) or (type(part) is float and part - part == 0):
@@ -217,9 +226,11 @@ class _Writer:
         return self._constant(part)
 
     def _name(self, slot: int) -> str:
+        slot = self._same.get(slot, slot)
+        self._refs.append(slot)
         name = f"t{slot}"
         if slot in self.externals:
-            self.names[name] = self.tensors[slot]
+            self.names[name] = self.of.tensors[slot]
         return name
 
     def _constant(self, value: Any) -> str:

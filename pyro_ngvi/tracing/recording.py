@@ -5,9 +5,9 @@ between them: handlers, distributions, their checks, the graph of derivatives. W
 function does to other values is the same list of operations, as long as nothing but these
 values differs. :class:`Replays` makes the list, and does not believe it.
 
-- A function is recorded twice, at other values in another number. Both lists have to be one,
-  but for sizes that are multiples of the number. So no branch has seen a value, and no counter,
-  random number or result of other libraries has come in.
+- The list has to do to other values, in another number, what the function does. So no branch has
+  seen a value, and no counter, random number or result of other libraries has come in. Sizes that
+  are multiples of the number of rows vary with it.
 - A function that reads a value, draws, or writes into a tensor that is not its own is not recorded.
 - What is replayed is compared with the function at the first use, the tenth, the hundredth, ...
 - Tensors that it has not made, data say, are those of the recording, and have to be as they were.
@@ -17,6 +17,7 @@ Whatever does not hold, the function itself is called from then on.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,6 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pyro_ngvi.tracing.arguments import tensors_in
@@ -36,6 +36,7 @@ from pyro_ngvi.tracing.program import (
     Recording,
     Ref,
     aten,
+    mapped,
 )
 
 #: Functions of rows, which give tensors with these rows, or sums over them.
@@ -50,8 +51,10 @@ _VALUES = {*_DRAWS, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sh
 
 #: Calls before a function is recorded, which takes as long as six of them.
 CALLS_BEFORE = 8
-#: Rows of the two recordings. One and two rows are often treated as cases of their own.
-FEW_ROWS, MORE_ROWS = 3, 5
+#: Rows of a recording, of which other sizes are hardly ever multiples of each, and of a trial.
+NUM_ROWS, OTHER_ROWS = (11, 17, 19), 5
+#: Fewest rows of the call: one and two are often treated as cases of their own.
+FEW_ROWS = 3
 
 
 class Replays:
@@ -158,11 +161,14 @@ def recorded(function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor] 
     :raises NotReplayableError: if it does what cannot be replayed.
     """
     num = len(rows[0])
-    one, other = (
-        RecordingMode(leaves).record(function, [part[pick] for part in rows])
-        for pick in (list(range(FEW_ROWS)), [-1 - i % num for i in range(MORE_ROWS)])
-    )
-    return Program(one, other)
+    others = [part[[-1 - i % num for i in range(OTHER_ROWS)]] for part in rows]
+    for count in NUM_ROWS:
+        some = [part[[i % num for i in range(count)]] for part in rows]
+        program = Program(RecordingMode(leaves).record(function, some))
+        with contextlib.suppress(Exception):  # of a size that is a multiple by chance
+            if all(map(_agree, program(*others), function(*others))):
+                return program
+    raise NotReplayableError("it depends on more than the rows")
 
 
 def apart(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -232,7 +238,7 @@ class RecordingMode(OperationMode):
             results = tuple(r.clone() if id(r) in self._slots else r for r in results)
         finally:
             self._is_paused = False
-        self._add(Operation(function, self._refs(tuple(tensors)), {}), results, True)
+        self._add(Operation(function, self._refs(tuple(tensors), []), {}), results, True)
         return results
 
     def __torch_dispatch__(
@@ -245,9 +251,9 @@ class RecordingMode(OperationMode):
         if func is aten.lift_fresh.default:
             # What is made of numbers may be written into, which is done anew in every call.
             op, given = aten.clone.default, (args[0].clone(),)
-        step = Operation(op, self._refs(given), self._refs(kwargs))
+        tensors: list[Tensor] = []
+        step = Operation(op, self._refs(given, tensors), self._refs(kwargs, tensors))
         written = _written(func, args, kwargs)
-        tensors = tensors_in((args, kwargs))
         varies = not self._varying.isdisjoint(map(_storage, tensors))
         deciding = tensors
         if func is aten.index.Tensor:  # of which masks alone decide on a shape
@@ -274,8 +280,16 @@ class RecordingMode(OperationMode):
                     self._varying.add(_storage(result))
         self._found.steps.append(step)
 
-    def _refs(self, tree: Any) -> Any:
-        return pytree.tree_map_only(Tensor, lambda tensor: Ref(self._slot(tensor)), tree)
+    def _refs(self, tree: Any, tensors: list[Tensor]) -> Any:
+        """Return the same with references, and note the tensors."""
+
+        def ref(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            tensors.append(leaf)
+            return Ref(self._slot(leaf))
+
+        return mapped(ref, tree)
 
     def _slot(self, tensor: Tensor) -> int:
         """Return the slot of a tensor, whoever has made it."""
