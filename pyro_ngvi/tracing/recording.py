@@ -51,10 +51,9 @@ _VALUES = {*_DRAWS, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sh
 
 #: Calls before a function is recorded, which takes as long as six of them.
 CALLS_BEFORE = 8
-#: Rows of a recording, of which other sizes are hardly ever multiples of each, and of a trial.
-NUM_ROWS, OTHER_ROWS = (11, 17, 19), 5
-#: Fewest rows of the call: one and two are often treated as cases of their own.
-FEW_ROWS = 3
+#: Rows of a trial, and fewest of a call: one and two are often treated as cases of their own. Those
+#: of a recording, of each of which other sizes are hardly ever multiples.
+FEW_ROWS, MORE_ROWS = 3, (11, 17, 19)
 
 
 class Replays:
@@ -161,8 +160,8 @@ def recorded(function: OfRows, rows: Sequence[Tensor], leaves: Sequence[Tensor] 
     :raises NotReplayableError: if it does what cannot be replayed.
     """
     num = len(rows[0])
-    others = [part[[-1 - i % num for i in range(OTHER_ROWS)]] for part in rows]
-    for count in NUM_ROWS:
+    others = [part[[-1 - i % num for i in range(FEW_ROWS)]] for part in rows]
+    for count in MORE_ROWS:
         some = [part[[i % num for i in range(count)]] for part in rows]
         program = Program(RecordingMode(leaves).record(function, some))
         with contextlib.suppress(Exception):  # of a size that is a multiple by chance
