@@ -223,7 +223,7 @@ CONSTANTS = {
     "pyro_ngvi.tracing.particles._ROUNDING": "rounding",
     "pyro_ngvi.tracing.recording.CALLS_BEFORE": SPEED,
     "pyro_ngvi.tracing.recording.FEW_ROWS": "of a trial, which is none of one row",
-    "pyro_ngvi.tracing.recording.MORE_ROWS": "of a recording, which hardly any size is a multiple of",
+    "pyro_ngvi.tracing.recording.MORE_ROWS": "of a recording, which few sizes are multiples of",
 }
 
 #: Class names that are more than a mirrored pair with its base, and why.
