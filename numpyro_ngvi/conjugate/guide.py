@@ -12,6 +12,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import random
+from jax.scipy import special
 from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer.autoguide import AutoGuide, AutoGuideList
@@ -19,20 +20,68 @@ from numpyro.infer.initialization import init_to_median, init_to_uniform
 from numpyro.infer.util import log_density
 
 from ngvi._docs import shared_doc
-from ngvi.conjugate import guide
+from ngvi.conjugate import guide, site
 from ngvi.conjugate.conjugacy import Density
 from ngvi.errors import check_init_loc_fn, check_quantiles
 from ngvi.latents.choice import FamilyName
-from numpyro_ngvi.conjugate.site import ConjugateSite, Random
 from numpyro_ngvi.families import Family
 from numpyro_ngvi.guide.checks import subsampled_latents
 from numpyro_ngvi.guide.natural_gaussian import NaturalGaussianGuide
 from numpyro_ngvi.guide.prototype import started_trace
 from numpyro_ngvi.guide.sticking_the_landing import calling_elbo
-from numpyro_ngvi.pytree import register_with_flax
+from numpyro_ngvi.pytree import register, register_with_flax
 from numpyro_ngvi.tracing.arguments import Arguments, is_traced
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.sites import is_enumerated
+
+
+@register
+class ConjugateSite(site.ConjugateSite):
+    """A conjugate site whose natural parameters are an array: a pytree."""
+
+    xp = jnp
+    digamma = staticmethod(special.digamma)
+    lgamma = staticmethod(special.gammaln)
+
+    def at(self, signs: Any) -> jax.Array:
+        return _at(self, jnp.asarray(signs, self.loc.dtype))
+
+    def _jvp(self, function: Callable, at: jax.Array, tangent: jax.Array) -> jax.Array:
+        return jax.jvp(function, (at,), (tangent,))[1]
+
+
+@jax.custom_jvp
+def _at(here: ConjugateSite, signs: jax.Array) -> jax.Array:
+    return here.points(signs)
+
+
+@_at.defjvp
+def _at_jvp(primals: Any, tangents: Any) -> Any:
+    (here, signs), (change, _) = primals, tangents
+    return here.points(signs), here.draw_jvp(change.natural, signs)
+
+
+class Random:
+    """Independent draws.
+
+    :param sample_shape: leading axes.
+    """
+
+    def __init__(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> None:
+        self._key, self._sample_shape = key, sample_shape
+
+    def gamma(self, concentration: jax.Array) -> jax.Array:
+        return self._drawn(random.gamma, concentration, concentration)
+
+    def normal(self, like: jax.Array) -> jax.Array:
+        return self._drawn(random.normal, like)
+
+    def uniform(self, like: jax.Array) -> jax.Array:
+        return self._drawn(random.uniform, like)
+
+    def _drawn(self, draw: Callable, like: jax.Array, *parameters: jax.Array) -> jax.Array:
+        self._key, key = random.split(self._key)
+        return draw(key, *parameters, (*self._sample_shape, *like.shape), like.dtype)
 
 
 class ConjugateDistribution(guide.ConjugateDistribution, dist.Distribution):

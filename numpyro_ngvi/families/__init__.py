@@ -4,11 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 from ngvi.latents.choice import found_later
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.families.dense import CovarianceCholesky, PrecisionCholesky
-from numpyro_ngvi.families.diagonal import Diagonal
-from numpyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
-from numpyro_ngvi.families.low_rank_precision import LowRankPrecision
-from numpyro_ngvi.families.mixture import Mixture
+from numpyro_ngvi.families.gaussians import (
+    BlockDiagonal,
+    CovarianceCholesky,
+    Diagonal,
+    LowRankPrecision,
+    Mixture,
+    PrecisionCholesky,
+    SparsePrecision,
+)
 
 __all__ = [
     "BlockDiagonal",

@@ -14,18 +14,20 @@ import numpy as np
 from jax import random
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi._foreign import in_arguments
 from ngvi._lock import serialised
 from ngvi.errors import check_key
 from ngvi.estimators.choice import CurvatureOfFit
 from ngvi.inference import fit_doc
 from ngvi.inference.call import FitCall
+from ngvi.inference.density import DensityModel
 from ngvi.inference.options import Effort, FitOptions
 from ngvi.inference.request import FitArguments
 from ngvi.inference.set_up import Given, Ready
 from ngvi.latents.choice import FamilyName
 from numpyro_ngvi.families.base import Family
-from numpyro_ngvi.families.mixture import Mixture
+from numpyro_ngvi.families.gaussians import Mixture
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.inference.result import FitResult
 from numpyro_ngvi.inference.set_up import STARTS, set_up
@@ -169,3 +171,19 @@ def _keys(rng_key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     is_seed = rng_key.dtype == np.uint32
     init_key, draw_key, result_key = random.split(random.key(rng_key) if is_seed else rng_key, 3)
     return init_key, random.bits(draw_key, (4,), jnp.uint32), result_key
+
+
+@door
+@shared_doc(DensityModel)
+def fit_density(log_density: Callable, dim: int, **options: Any) -> FitResult:
+    """Fit a Gaussian density, for instance.
+
+    >>> precision = jnp.array([[2.0, 0.9], [0.9, 1.0]])
+    >>> result = fit_density(lambda theta: -0.5 * theta @ precision @ theta, 2, progress_bar=False)
+    >>> result.verdict, f"{result.posterior.variance[0]:.3f}"
+    ('certified', '0.840')
+
+    :param options: options of ``fit``.
+    :return: the result, which ``FitResult.load(path, result.model)`` reads from a file.
+    """
+    return fit(DensityModel(log_density, dim, "numpyro"), **options)

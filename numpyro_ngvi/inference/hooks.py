@@ -24,7 +24,7 @@ from numpyro_ngvi.inference.first_look import log_densities, look
 from numpyro_ngvi.inference.metric import Metric
 from numpyro_ngvi.inference.new_groups import out_of_bounds, predictions
 from numpyro_ngvi.inference.objective import Objective
-from numpyro_ngvi.inference.problem import make_problem
+from numpyro_ngvi.inference.set_up import make_problem
 from numpyro_ngvi.inference.space import (
     State,
     StateSpace,

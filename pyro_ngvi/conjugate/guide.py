@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyro
@@ -16,11 +17,10 @@ from pyro.infer.autoguide.initialization import InitMessenger, init_to_median, i
 from torch import Tensor
 
 from ngvi._docs import shared_doc
-from ngvi.conjugate import guide
+from ngvi.conjugate import guide, site
 from ngvi.conjugate.conjugacy import Density
 from ngvi.errors import check_init_loc_fn, check_quantiles
 from ngvi.latents.choice import FamilyName
-from pyro_ngvi.conjugate.site import ConjugateSite, Random
 from pyro_ngvi.families import Family
 from pyro_ngvi.guide.checks import subsampled_latents
 from pyro_ngvi.guide.copies import Copied
@@ -30,6 +30,50 @@ from pyro_ngvi.guide.robust_init import ContinuousOnly
 from pyro_ngvi.guide.sticking_the_landing import calling_elbo
 from pyro_ngvi.tracing.messengers import WithoutSequences, quiet, repeatable_noise
 from pyro_ngvi.tracing.sites import is_enumerated
+
+
+class ConjugateSite(site.ConjugateSite):
+    """A conjugate site whose natural parameters are a tensor."""
+
+    xp = torch
+    digamma = staticmethod(torch.digamma)
+    lgamma = staticmethod(torch.lgamma)
+
+    def specification(self) -> Self:
+        """Return the site without its tensor."""
+        return dataclasses.replace(self, loc=None)
+
+    def detach(self) -> Self:
+        """Return the same site, through which no gradient flows."""
+        return self.map(Tensor.detach)
+
+    def at(self, signs: Any) -> Tensor:
+        here, signs = self.detach(), torch.as_tensor(signs).to(self.loc)
+        change = self.natural - here.natural
+        return here.points(signs) + here.draw_jvp(change, signs)
+
+    def _jvp(self, function: Callable, at: Tensor, tangent: Tensor) -> Tensor:
+        return torch.func.jvp(function, (at,), (tangent,))[1]
+
+
+class Random:
+    """Independent draws.
+
+    :param sample_shape: leading axes.
+    """
+
+    def __init__(self, sample_shape: tuple[int, ...] = ()) -> None:
+        self._sample_shape = sample_shape
+
+    def gamma(self, concentration: Tensor) -> Tensor:
+        shape = (*self._sample_shape, *concentration.shape)
+        return torch._standard_gamma(concentration.expand(shape))
+
+    def normal(self, like: Tensor) -> Tensor:
+        return like.new_empty((*self._sample_shape, *like.shape)).normal_()
+
+    def uniform(self, like: Tensor) -> Tensor:
+        return like.new_empty((*self._sample_shape, *like.shape)).uniform_()
 
 
 class ConjugateDistribution(guide.ConjugateDistribution, TorchDistribution):

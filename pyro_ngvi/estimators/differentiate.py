@@ -14,13 +14,13 @@ from torch import Tensor
 from ngvi.estimators.from_gradients import Averages, Gradients
 from ngvi.estimators.points import Arrays, Families, PointsBySite
 from ngvi.estimators.quadrature import Expectations, expectations, find_terms
-from pyro_ngvi.estimators.mixture import of_mixture
 from pyro_ngvi.estimators.moments import (
     ByLeaf,
     finite_draws,
     gradient_of,
     gradients_of,
     leaves_of,
+    of_kept,
     plus,
     sums_by_leaf,
 )
@@ -30,6 +30,36 @@ from pyro_ngvi.families.coordinates import coordinate_of
 from pyro_ngvi.host import label
 from pyro_ngvi.tracing import LogDensity, NoiseState
 from pyro_ngvi.tracing.additive_terms import terms_of
+
+
+def of_mixture(evaluate: Any, here: Families, site: str, points: PointsBySite) -> Averages:
+    """Estimate the natural gradient of a guide's mixture (:mod:`ngvi.families.mixture`).
+
+    Each point stands for a draw of every component; the values are their averages. Gradients of
+    other parameters are those of points with equal weights.
+
+    :param site: of the mixture.
+    """
+    family, count = here[site], len(points.weights)
+    equal = points._replace(weights=torch.ones_like(points.weights))
+    found = [evaluate({site: one}, equal) for one in family.components]
+    kept = torch.stack([one.kept for one in found]).all(0)
+    values = torch.stack([one.values for one in found])
+    slopes = torch.stack([one.by_site[site] for one in found])
+    weights = of_kept(points.weights, kept)
+    weights = weights / weights.sum()
+    with label("direction"):
+        direction = family.bound_direction(
+            torch.where(kept, values, 0.0),
+            torch.where(kept[:, None], slopes, 0.0),
+            points.noise[site],
+            weights,
+        )
+    shares = zip(family.weights, found, strict=True)
+    params = sums_by_leaf(
+        (leaf, share * gradient / count) for share, one in shares for leaf, gradient in one.params
+    )
+    return Averages({site: direction}, family.weights @ values, kept, params)
 
 
 class Curvature(NamedTuple):

@@ -14,7 +14,7 @@ from ngvi.families.curvature import natural_gradient_from_points
 from ngvi.families.dense import DenseFamily
 from pyro_ngvi.estimators.moments import gradient_of
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.forest import SparsePrecision
+from pyro_ngvi.families.gaussians import SparsePrecision
 
 #: Estimators of which many groups are evaluated at once.
 BY_GROUPS = Spherical, Stein

@@ -4,11 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 from ngvi.latents.choice import found_later
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.dense import CovarianceCholesky, PrecisionCholesky
-from pyro_ngvi.families.diagonal import Diagonal
-from pyro_ngvi.families.forest import BlockDiagonal, SparsePrecision
-from pyro_ngvi.families.low_rank_precision import LowRankPrecision
-from pyro_ngvi.families.mixture import Mixture
+from pyro_ngvi.families.gaussians import (
+    BlockDiagonal,
+    CovarianceCholesky,
+    Diagonal,
+    LowRankPrecision,
+    Mixture,
+    PrecisionCholesky,
+    SparsePrecision,
+)
 
 __all__ = [
     "BlockDiagonal",

@@ -12,10 +12,12 @@ import torch
 from torch._C._functorch import maybe_current_level
 
 from ngvi._docs import shared_doc
+from ngvi._door import door
 from ngvi._lock import serialised
 from ngvi.estimators.choice import CurvatureOfFit
 from ngvi.inference import fit_doc
 from ngvi.inference.call import FitCall
+from ngvi.inference.density import DensityModel
 from ngvi.inference.mode_centred import Attempt
 from ngvi.inference.options import Effort, FitOptions
 from ngvi.inference.request import FitArguments
@@ -25,12 +27,18 @@ from ngvi.inference.verdict.outcome import Outcome
 from ngvi.latents.choice import FamilyName
 from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.families.base import Family
-from pyro_ngvi.families.mixture import Mixture
+from pyro_ngvi.families.gaussians import Mixture
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.guide.checks import check_graph
-from pyro_ngvi.inference.problem import replay
 from pyro_ngvi.inference.result import FitResult
-from pyro_ngvi.inference.set_up import STARTS, forget_others, set_store, set_up, store_as_it_was
+from pyro_ngvi.inference.set_up import (
+    STARTS,
+    forget_others,
+    replay,
+    set_store,
+    set_up,
+    store_as_it_was,
+)
 from pyro_ngvi.tracing.messengers import check_gradients, repeatable_noise
 from pyro_ngvi.tracing.recording import Replays
 
@@ -172,3 +180,19 @@ def _check_gradients() -> None:
             "fit branches on numbers, which are not known inside torch.vmap, torch.func.grad and "
             "their like: call it outside, once for each element."
         )
+
+
+@door
+@shared_doc(DensityModel)
+def fit_density(log_density: Callable, dim: int, **options: Any) -> FitResult:
+    """Fit a Gaussian density, for instance.
+
+    >>> precision = torch.tensor([[2.0, 0.9], [0.9, 1.0]])
+    >>> result = fit_density(lambda theta: -0.5 * theta @ precision @ theta, 2, progress_bar=False)
+    >>> result.verdict, f"{result.posterior.variance[0]:.3f}"
+    ('certified', '0.840')
+
+    :param options: options of ``fit``.
+    :return: the result, which ``FitResult.load(path, result.model)`` reads from a file.
+    """
+    return fit(DensityModel(log_density, dim, "pyro"), **options)

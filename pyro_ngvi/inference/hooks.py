@@ -29,7 +29,7 @@ from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.host import doubles
 from pyro_ngvi.inference.first_look import log_densities, look
 from pyro_ngvi.inference.new_groups import predictions
-from pyro_ngvi.inference.problem import make_problem, replay
+from pyro_ngvi.inference.set_up import make_problem, replay
 from pyro_ngvi.inference.space import State, gaussians
 from pyro_ngvi.tracing.messengers import repeatable_noise
 from pyro_ngvi.tracing.recording import Replays

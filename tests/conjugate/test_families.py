@@ -39,7 +39,7 @@ def computed(name, family):
         x, c = ppl.array(plain.points(0.3 * signs)), ppl.array(coefficients(plain))
 
         def everything(loc, units):
-            one = ppl.module("conjugate.site").ConjugateSite(loc, family, "x", plain.shape)
+            one = ppl.module("conjugate.guide").ConjugateSite(loc, family, "x", plain.shape)
 
             def bound(loc):
                 """``E_q[c . t]``, by the two points."""
@@ -74,7 +74,7 @@ def coefficients(plain):
 
 def random(ppl):
     """4000 draws."""
-    make = ppl.module("conjugate.site").Random
+    make = ppl.module("conjugate.guide").Random
     if not ppl.is_numpyro:
         return make((4000,))
     import jax
@@ -164,7 +164,7 @@ def test_float32_keeps_the_coefficients_of_a_hundred_thousand_rows(family):
 
     plain, ppl = concentrated(family, 3e4), load("numpyro")
     with ppl.precision("float32"):
-        site = ppl.module("conjugate.site").ConjugateSite
+        site = ppl.module("conjugate.guide").ConjugateSite
         one = site(ppl.array(plain.loc), family, "x", plain.shape)
         c, signs = ppl.array(1.1 * plain.natural), np.ones(plain.shape)
 

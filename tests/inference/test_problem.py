@@ -52,7 +52,7 @@ def problem_of(name, make, family="auto", curvature="auto", by_modes=False):
             seed = jax.random.key(0)
         new = ppl.package.ReparametrizedGaussianGuide if by_modes else ppl.guide
         guide = new(model, family=family)
-        return ppl.module("inference.problem").make_problem(model, guide, args, {}, seed, curvature)
+        return ppl.module("inference.set_up").make_problem(model, guide, args, {}, seed, curvature)
 
 
 # -- the same steps -------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_a_draw_at_which_the_model_is_invalid_is_no_exception():
         ppl.sample("y", ppl.dist.Normal(ppl.array(0.0), 1 + factor[0, 0] * z), obs=y)
 
     with ppl.precision("float64"):
-        make_problem = ppl.module("inference.problem").make_problem
+        make_problem = ppl.module("inference.set_up").make_problem
         for seed in range(8):
             ppl.forget()
             guide = ppl.guide(model, init_scale=2.0, init_loc_fn=ppl.autoguide.init_to_feasible)
