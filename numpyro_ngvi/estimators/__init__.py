@@ -8,11 +8,10 @@ from ngvi.estimators.from_gradients import Averages, Mean, Spherical, Stein, ste
 from ngvi.estimators.points import Families, PointsBySite, log_q, num_products
 from ngvi.estimators.table import EstimateCost, new_estimator
 from numpyro_ngvi.estimators.differentiate import Differentiator
-from numpyro_ngvi.estimators.draws import standard_normal
+from numpyro_ngvi.estimators.draws import orthogonal_points, standard_normal
 from numpyro_ngvi.estimators.hessian import Hessian
 from numpyro_ngvi.estimators.moments import in_passes
 from numpyro_ngvi.estimators.quadrature import Quadrature, why_not_additive
-from numpyro_ngvi.estimators.spherical import orthogonal_points
 
 
 def make_estimator(curvature: str, cost: EstimateCost, *, partners: bool = False) -> Any:

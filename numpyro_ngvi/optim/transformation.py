@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from ngvi.families import direction
+from ngvi.optim.adaptive_adam import AdamState, AdaptiveAdamRule
 from ngvi.optim.rule import Rule
 from ngvi.optim.snngm import AdaptiveSnngmRule
 from ngvi.optim.with_conjugate import WithConjugate, with_conjugate
@@ -21,8 +22,53 @@ from numpyro_ngvi.families.coordinates import (
     replace_families,
 )
 from numpyro_ngvi.linalg.matrices import matrices
-from numpyro_ngvi.optim import adaptive_adam
+from numpyro_ngvi.optim.algebra import algebra
 from numpyro_ngvi.optim.state import JointState
+
+RULE = AdaptiveAdamRule()
+
+
+class AdaptiveState(NamedTuple):
+    """State of the transformation."""
+
+    count: jax.Array  # type: ignore[assignment]  #: Steps taken.
+    tensors: list[AdamState]  #: States in the order of the parameters' leaves.
+
+
+def adaptive_adam() -> optax.GradientTransformation:
+    """Return an optax transformation without an option."""
+    return optax.GradientTransformation(_init_adam, _update_adam)
+
+
+def _init_adam(params: Any) -> AdaptiveState:
+    states = [RULE.start(jnp.asarray(leaf)) for leaf in jax.tree.leaves(params)]
+    return AdaptiveState(jnp.zeros((), jnp.int32), states)
+
+
+def _update_adam(
+    gradients: Any, state: AdaptiveState, params: Any = None
+) -> tuple[Any, AdaptiveState]:
+    leaves, tree = jax.tree.flatten(gradients)
+    count = state.count + 1
+    each = zip(leaves, jax.tree.leaves(params), state.tensors, strict=True)
+    tensors = [RULE.advance(algebra, *one, count.astype(one[0].dtype)) for one in each]
+    state = AdaptiveState(count, tensors)
+    return jax.tree.unflatten(tree, _changes(state)), state
+
+
+def recover_adam(like: Any, state: AdaptiveState) -> tuple[Any, AdaptiveState]:
+    """Return the last step, taken back, and the state to continue from with a tenth of the rates.
+
+    :param like: a pytree of the parameters' structure.
+    """
+    back = jax.tree.unflatten(jax.tree.structure(like), [-one for one in _changes(state)])
+    return back, state._replace(tensors=[RULE.shortened(one) for one in state.tensors])
+
+
+def _changes(state: AdaptiveState) -> list[jax.Array]:
+    # Of a state without a step the mean is zero, and a count of one as good as any.
+    count = jnp.maximum(state.count, 1)
+    return [RULE.change(one, count.astype(one.rate.dtype)) for one in state.tensors]
 
 
 class JointTransformation(optax.GradientTransformation):
@@ -39,7 +85,7 @@ class JointTransformation(optax.GradientTransformation):
 def transformation(rule: Rule, other: Any, name: str, curvature: str | None) -> JointTransformation:
     """Return the transformation of :func:`~numpyro_ngvi.optim.joint.joint`."""
     adapts = other is None
-    other = adaptive_adam.adaptive_adam() if adapts else _as_optax(other)
+    other = adaptive_adam() if adapts else _as_optax(other)
     own = _Joint(with_conjugate(rule), other, adapts, name)
     made = JointTransformation(own.init, own.update)
     made.curvature = curvature
@@ -120,7 +166,7 @@ def _back(
         masked = jax.tree.map(
             lambda node: optax.MaskedNode() if is_family(node) else node, like, is_leaf=is_family
         )
-        back, inner = adaptive_adam.recover(masked, state.other.inner_state)
+        back, inner = recover_adam(masked, state.other.inner_state)
         state = state._replace(other=optax.MaskedState(inner))
         stay = jax.tree.map(
             lambda one, zero: zero if _is_masked(one) else one, back, stay, is_leaf=_is_masked

@@ -8,12 +8,11 @@ from ngvi.estimators.from_gradients import Averages, Mean, Quadrature, Spherical
 from ngvi.estimators.points import Families, PointsBySite, log_q, num_products
 from ngvi.estimators.table import EstimateCost, new_estimator
 from pyro_ngvi.estimators.differentiate import Differentiator
-from pyro_ngvi.estimators.draws import standard_normal
+from pyro_ngvi.estimators.draws import orthogonal_points, standard_normal
 from pyro_ngvi.estimators.groups import BY_GROUPS, directions_of_groups
 from pyro_ngvi.estimators.hessian import Hessian, HessianProducts
 from pyro_ngvi.estimators.plan import Plan, make_plan
 from pyro_ngvi.estimators.quadrature import why_not_additive
-from pyro_ngvi.estimators.spherical import orthogonal_points
 
 
 def make_estimator(curvature: str, cost: EstimateCost, plan: Plan) -> Any:

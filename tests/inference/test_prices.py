@@ -63,7 +63,7 @@ def test_what_compiles_has_no_price():
 
 
 def test_what_a_fit_will_take_is_said_while_the_first_evaluations_run(clock):
-    from numpyro_ngvi.inference.passes import wait
+    from numpyro_ngvi.inference.objective import wait
 
     class Running:
         def is_ready(self):
@@ -97,7 +97,7 @@ def test_counts_are_the_evaluations_by_kind_without_their_prices():
 
 
 def test_what_is_under_way_is_waited_for_numpyro():
-    passes = pytest.importorskip("numpyro_ngvi.inference.passes")
+    passes = pytest.importorskip("numpyro_ngvi.inference.objective")
     answers = iter([False, False, True])
     passes.wait([SimpleNamespace(is_ready=lambda: next(answers))], count=4)
     assert not list(answers)

@@ -18,13 +18,13 @@ def pair(ppl, kind):
         import optax
 
         if kind == "default":
-            return None, ppl.module("optim.adaptive_adam").adaptive_adam()
+            return None, ppl.module("optim.transformation").adaptive_adam()
         if kind == "sgd":
             return (optax.sgd(0.1, momentum=0.5),) * 2
         return ppl.lib.optim.Adam(0.01), optax.adam(0.01)
     optim = ppl.lib.optim
     if kind == "default":
-        return None, optim.PyroOptim(ppl.module("optim.adaptive_adam").AdaptiveAdam, {})
+        return None, optim.PyroOptim(ppl.module("optim.pyro_optim").AdaptiveAdam, {})
     made = optim.SGD if kind == "sgd" else optim.ClippedAdam
     return made({"lr": 0.1}), made({"lr": 0.1})
 

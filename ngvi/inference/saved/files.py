@@ -1,5 +1,7 @@
 """Files of results: arrays as in a ``.npz``, everything else as JSON in it, no pickle.
 
+A model's arguments are a tree in JSON, whose leaves are numbers, texts and names of arrays.
+
 A new file is written next to the old one, and replaces it once it is on disk. Whatever ends the
 process, one of the two is complete. The new file keeps the old one's mode, and a link is followed
 to its target. Only regular files are replaced.
@@ -12,17 +14,19 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from ngvi.errors import DamagedFileError
+from ngvi.inference.saved import schema
 from ngvi.inference.saved.schema import KINDS, check_text, printable
 
 #: The entry of the JSON text, whose bytes are an array as well.
@@ -147,3 +151,57 @@ def on_disk(file: BinaryIO) -> None:
     """Wait until a file's content has left the process and the machine's memory."""
     file.flush()
     os.fsync(file.fileno())
+
+
+#: Characters of numpy's types that a PPL has too, and the name of a device.
+NUMBERS = "?bBhHiIlLqQefdFD"
+PLACE = re.compile(r"(cpu|cuda|gpu|metal|mps|rocm|tpu|xpu|)(:\d{1,3})?", re.IGNORECASE)
+
+
+def tree_of(value: Any, where: str, arrays: dict[str, np.ndarray], hooks: Any) -> Any:
+    """Return a tree of lists, tuples, dicts, numbers, texts and arrays as JSON.
+
+    :param where: it is, in words.
+    :param arrays: gets those of the tree.
+    :param hooks: the package's :class:`~ngvi.inference.saved.file_hooks.FileHooks`.
+    :raises TypeError: for anything that such a file cannot hold.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) in (list, tuple):
+        parts = [tree_of(v, f"{where}[{i}]", arrays, hooks) for i, v in enumerate(value)]
+        return {type(value).__name__: parts}
+    if type(value) is dict and all(type(key) is str for key in value):
+        found = {k: tree_of(v, f"{where}[{k!r}]", arrays, hooks) for k, v in value.items()}
+        return {"dict": found}
+    kind, array = "own", hooks.as_array(value)
+    if array is None and isinstance(value, (np.ndarray, np.generic)):
+        kind, array = "numpy", np.asarray(value)
+    if array is None or array.dtype.kind not in schema.KINDS:
+        raise TypeError(
+            f"The model's {where} is a {type(value).__name__}, which a file cannot hold: write "
+            "save(path, data=False), and give the arguments to load(path, model, ...) again."
+        )
+    name = f"data/{len(arrays)}"
+    arrays[name] = array
+    return {kind: [name, hooks.place(value)] if kind == "own" else name}
+
+
+def of_tree(tree: Any, arrays: dict[str, np.ndarray], own: Callable[[np.ndarray, str], Any]) -> Any:
+    """Return the value of which :func:`tree_of` made JSON.
+
+    :param own: makes the PPL's array of numpy's, for a device of this name.
+    """
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind in ("list", "tuple"):
+        return {"list": list, "tuple": tuple}[kind](of_tree(one, arrays, own) for one in content)
+    if kind == "dict":
+        return {key: of_tree(part, arrays, own) for key, part in content.items()}
+    if kind == "numpy":
+        return arrays[content]
+    name, place = content
+    if kind != "own" or arrays[name].dtype.char not in NUMBERS or not PLACE.fullmatch(place):
+        raise ValueError(f"an argument is {kind!r} of {arrays[name].dtype} on {place!r}")
+    return own(arrays[name], place)

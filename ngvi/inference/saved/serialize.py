@@ -20,7 +20,7 @@ from ngvi.inference.change import Change
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Cost, Prices
 from ngvi.inference.saved import files, schema
-from ngvi.inference.saved.tree import of_tree, tree_of
+from ngvi.inference.saved.files import of_tree, tree_of
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.outcome import FoundOptimum, Restart
