@@ -102,6 +102,12 @@ def written_here(call: str, word: str) -> str:
     return next((here for here, words in rows if word in words.split()), "")
 
 
+def known_as(word: str, names: list[str], cutoff: float) -> list[str]:
+    """Return which names other libraries write like this, or else one that looks like it."""
+    found = [one for one in names if word in ELSEWHERE["any"].get(one, "").split()]
+    return found or difflib.get_close_matches(word, names, 1, cutoff)
+
+
 def door(function: Function) -> Function:
     """Return ``function`` with an error that says how it is called if it was called otherwise.
 
@@ -166,9 +172,7 @@ def _misfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], rea
         if keyword not in names:
             if meant := written_here(name, keyword):
                 return f"{name} has no argument {keyword}=: write {meant}."
-            known = ELSEWHERE["any"]
-            near = [one for one in names if keyword.lower() in known.get(one, "").split()]
-            near = near or difflib.get_close_matches(keyword.lower(), names, 1, 0.7)
+            near = known_as(keyword.lower(), names, 0.7)
             hint = f"Is {' or '.join(f'{one}=' for one in near)} meant?" if near else ""
             has = ", ".join(f"{one}=" for one in names) or "none"
             return f"{name} has no argument {keyword}=. {hint or f'It has {has}.'}"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ngvi import errors
-from ngvi._door import ELSEWHERE, as_written, written_here
+from ngvi._door import as_written, known_as, written_here
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference.options import EFFORTS, FitOptions
 from ngvi.inference.tells import signature_of
@@ -248,10 +248,8 @@ class ModelCall:
         word = name.lower()
         if habit := written_here(self.name, word):
             return f"There is {self.seed if habit == SEED else habit}."
-        known = [one for one in self.options if word in ELSEWHERE["any"].get(one, "").split()]
         lower = {one.lower(): one for one in of_model}
-        near = known or difflib.get_close_matches(word, self.options, 1, cutoff=0.8)
-        near = near or difflib.get_close_matches(word, lower, 1)
+        near = known_as(word, self.options, 0.8) or difflib.get_close_matches(word, lower, 1)
         if near:
             return f"Is {lower.get(near[0], near[0])}= meant?"
         options = ", ".join(f"{one}=" for one in self.options) or "none"

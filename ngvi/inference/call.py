@@ -163,9 +163,7 @@ class FitCall:
         """Return the first set-up, checked."""
         given = self.given
         if (seen := self.ppl.look(self.model, self.args, self.kwargs)) is not None:
-            check_seen(
-                seen, self.model, self.args, self.kwargs, given.allow_prior, self.ppl.log_densities
-            )
+            check_seen(seen, self.model, given.allow_prior, self._log_densities)
             if given.init is not None and seen.latents:
                 check_has_latents(given.init, seen.latents)
             warn_of_unknown_sites(seen, given.init_loc_fn)
@@ -306,11 +304,14 @@ class FitCall:
             )
         result.seconds = self.request.seconds
 
+    def _log_densities(self) -> dict[str, np.ndarray]:
+        return self.ppl.log_densities(self.model, self.args, self.kwargs)
+
     def _why_no_start(self, outcome: Outcome) -> str:
         if outcome.ending is not Ending.NO_START:
             return ""
         try:
-            return without_density(self.ppl.log_densities(self.model, self.args, self.kwargs))
+            return without_density(self._log_densities())
         except Exception:  # noqa: BLE001  it is only to say more
             return ""
 

@@ -60,16 +60,10 @@ class Seen:
 
 
 def check_seen(
-    seen: Seen,
-    model: Callable,
-    args: tuple,
-    kwargs: dict[str, Any],
-    allow_prior: bool,
-    log_densities: Callable[[Callable, tuple, dict[str, Any]], dict[str, np.ndarray]],
+    seen: Seen, model: Callable, allow_prior: bool, log_densities: Callable[[], dict[str, Any]]
 ) -> None:
     """Refuse a model that observes nothing, and data with NaN.
 
-    :param args: of the model.
     :param allow_prior: whether it may observe nothing.
     :param log_densities: gives those of observed sites at a run.
     :raises ValueError: naming sites or arguments, and what to do.
@@ -79,7 +73,7 @@ def check_seen(
         if not isinstance(name, str):
             raise TypeError(f"The name of a sample site must be a string, got {name!r}.")
     if seen.latents and not seen.data and not allow_prior:
-        raise ValueError(_nothing_observed(seen, model, args, kwargs))
+        raise ValueError(_nothing_observed(seen, model))
     if seen.state:
         raise ValueError(
             f"The model keeps a state, '{seen.state}', from one run to the next, and changes "
@@ -110,7 +104,7 @@ def check_seen(
         )
     if nan := in_arguments(nan_in, *seen.arguments):
         try:
-            found = log_densities(model, args, kwargs)
+            found = log_densities()
         except Exception:  # noqa: BLE001  the set-up fails as well, and says why
             return
         where = "; ".join(f"{name} holds NaN {words}" for name, words in nan.items())
@@ -247,11 +241,11 @@ def nan_in(value: Any) -> str:
     return places(np.isnan(array)) if array.dtype.kind == "f" else ""
 
 
-def _nothing_observed(seen: Seen, model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> str:
+def _nothing_observed(seen: Seen, model: Callable) -> str:
     names = ", ".join(map(repr, seen.latents[:8])) + ", ..." * (len(seen.latents) > 8)
     words = f"The model observes nothing: all of its sites ({names}) are latent, and their "
     words += "posterior is the prior."
-    if missing := _left_out(model, args, kwargs):
+    if missing := _left_out(model, *seen.arguments):
         words += f" Was {' or '.join(f'{name}=' for name in missing)} forgotten, which is None?"
     return (
         f"{words} Give the data to fit, and to obs= of a sample statement. For a density that has "

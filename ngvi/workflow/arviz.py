@@ -95,51 +95,39 @@ class ArvizGroups(NamedTuple):
         return draws.reshape(num_chains, -1, *draws.shape[1:])
 
 
-def inference_data(
-    groups: ArvizGroups,
-    sites: Iterable[Site],
-    attrs: dict[str, Any],
-    coords: Mapping[str, Sequence] | None = None,
-    dims: Mapping[str, Sequence[str]] | None = None,
-) -> Any:
+class Labels(NamedTuple):
+    """The user's words for axes."""
+
+    coords: Mapping[str, Sequence]  #: Labels by dimension.
+    dims: Mapping[str, Sequence[str]]  #: Names of a variable's axes.
+
+
+def inference_data(groups: ArvizGroups, sites: Iterable[Site], labels: Labels) -> Any:
     """Return groups as ``arviz.InferenceData``, or as ``xarray.DataTree`` from ArviZ 1 on.
 
     :param sites: latent ones, whose plates are known.
-    :param attrs: of the group ``posterior``.
-    :param coords: labels by dimension, from the user.
-    :param dims: the names of a variable's axes, from the user.
     :raises ModuleNotFoundError: without ArviZ.
     :raises ValueError: for names or labels that fit no variable.
     """
     arviz = import_arviz()
     found = groups.of_arviz()
-    all_dims = axis_names(sites, groups, coords or {}, dims or {})
-    options = {"dims": all_dims, "coords": {k: list(v) for k, v in (coords or {}).items()}}
+    dims = axis_names(sites, groups, labels)
+    options = {"dims": dims, "coords": {k: list(own) for k, own in labels.coords.items()}}
     if arviz.__version__.startswith("0."):  # ArviZ 1 still has names that it warns of
-        data = arviz.from_dict(**found, **options)
-    else:
-        data = arviz.from_dict(found, **options)
-    data["posterior"].attrs.update(attrs)
-    return data
+        return arviz.from_dict(**found, **options)
+    return arviz.from_dict(found, **options)
 
 
-def axis_names(
-    sites: Iterable[Site],
-    groups: ArvizGroups,
-    coords: Mapping[str, Sequence],
-    dims: Mapping[str, Sequence[str]],
-) -> dict[str, list[str]]:
+def axis_names(sites: Iterable[Site], groups: ArvizGroups, labels: Labels) -> dict[str, list[str]]:
     """Return names of the axes of variables in plates: a plate's axis is called like the plate.
 
     An array among the model's arguments whose first axis is as long as exactly one plate is taken
     for one of that plate's.
 
     :param sites: latent ones, whose plates are known.
-    :param coords: labels by dimension, from the user.
-    :param dims: the names of a variable's axes, from the user.
     :raises ValueError: for names or labels that fit no variable.
     """
-    for name, named in (("coords", coords), ("dims", dims)):
+    for name, named in labels._asdict().items():
         if not isinstance(named, Mapping):
             raise TypeError(f"{name} must be a dictionary of lists by name, got {named!r}.")
     shapes = {name: value.shape[1:] for name, value in groups.posterior.items()}
@@ -160,16 +148,13 @@ def axis_names(
         if around:
             axes = range(len(shape))
             found[name] = [around.get(axis, f"{name}_dim_{axis}") for axis in axes]
-    found |= {name: list(own) for name, own in dims.items()}
-    _check_names(groups.of_arviz(), found, dims, coords)
+    found |= {name: list(own) for name, own in labels.dims.items()}
+    _check_names(groups.of_arviz(), found, labels)
     return found
 
 
 def _check_names(
-    groups: dict[str, dict[str, np.ndarray]],
-    all_dims: dict[str, list[str]],
-    dims: Mapping[str, Sequence[str]],
-    coords: Mapping[str, Sequence],
+    groups: dict[str, dict[str, np.ndarray]], all_dims: dict[str, list[str]], labels: Labels
 ) -> None:
     """Refuse the user's names and labels of axes that are not there.
 
@@ -179,16 +164,16 @@ def _check_names(
     for group, some in groups.items():
         leading = 0 if group.endswith("_data") else 2
         shapes = {name: value.shape[leading:] for name, value in some.items()} | shapes
-    for name, own in dims.items():
+    for name, own in labels.dims.items():
         if len(own) != len(shapes.get(name, ())) or name not in shapes:
             raise ValueError(f"dims= gives {name!r} the axes {list(own)}; shapes are {shapes}.")
     sizes: dict[str, int] = {}
     for name, own in all_dims.items():
         sizes.update(zip(own, shapes.get(name, ()), strict=False))
-    for name, labels in coords.items():
-        if len(labels) != sizes.get(name):
+    for name, labelled in labels.coords.items():
+        if len(labelled) != sizes.get(name):
             raise ValueError(
-                f"coords= has {len(labels)} labels of {name!r}; the axes with names are {sizes}, "
+                f"coords= has {len(labelled)} labels of {name!r}; the axes with names are {sizes}, "
                 "and dims={'variable': ['axis', ...]} names others."
             )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.tells import unhandled
 from ngvi.inference.verdict.validation import height
 from ngvi.workflow import arviz
+from ngvi.workflow.arviz import Labels
 
 
 def by_nuts(result: Any, request: NutsRequest, key: Any) -> NutsResult:
@@ -87,23 +87,17 @@ def chains_for_arviz(
     wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
     stats = {name: _joined(value) for name, value in found.sample_stats.items()}
     draws = {name: result._files.own(_joined(value)) for name, value in found.draws.items()}
-    of_nuts = {"nuts": f"{found.verdict}: {found.accuracy.words}"}
+    of_nuts, labels = f"{found.verdict}: {found.accuracy.words}", Labels(coords or {}, dims or {})
     own = {"num_chains": len(found.sample_stats["diverging"]), "sample_stats": stats}
-    return for_arviz(result, draws, wanted, coords, dims, of_nuts, **own)
+    return for_arviz(result, draws, wanted, labels, of_nuts, **own)
 
 
 def for_arviz(
-    result: Any,
-    draws: dict[str, Any],
-    wanted: dict[str, bool],
-    coords: Mapping[str, Sequence] | None,
-    dims: Mapping[str, Sequence[str]] | None,
-    attrs: Mapping[str, Any] = MappingProxyType({}),
-    **own: Any,
+    result: Any, draws: dict, wanted: dict, labels: Labels, of_nuts: str = "", **own: Any
 ) -> Any:
     """Return draws, and what the model says at them, for ArviZ.
 
-    :param attrs: of the group ``posterior``, besides.
+    :param of_nuts: words for the chains of NUTS that have made them, if any.
     :param own: further groups.
     """
     warn_if_other(result)
@@ -111,17 +105,17 @@ def for_arviz(
     known = arviz.constant_data(result.model, result.args, result.kwargs, groups.observed)
     posterior = {name: to_numpy(value) for name, value in draws.items()}
     constant = {k: v for k, v in known.items() if k not in posterior}
-    attrs = {
-        "inference_library": result._ppl.library,
-        "bound": result.bound,
-        "reason": result.reason,
-        **attrs,
-    }
+    attrs = {"bound": result.bound, "reason": result.reason}
+    attrs["inference_library"] = result._ppl.library
+    if of_nuts:
+        attrs["nuts"] = of_nuts
     if left_out:
         attrs["left_out"] = "; ".join(f"{name}: {why}" for name, why in left_out.items())
     sites = [site for part in result._gaussians() for site in part.sites]
     groups = groups._replace(posterior=posterior, constant_data=constant, **own)
-    return arviz.inference_data(groups, sites, attrs, coords, dims)
+    data = arviz.inference_data(groups, sites, labels)
+    data["posterior"].attrs.update(attrs)
+    return data
 
 
 def _joined(chains: np.ndarray) -> np.ndarray:

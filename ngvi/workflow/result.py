@@ -20,6 +20,7 @@ from ngvi.inference.prices import say_price
 from ngvi.inference.problem import Problem
 from ngvi.inference.tells import alone, door_with_options_of, unhandled
 from ngvi.workflow import chains
+from ngvi.workflow.arviz import Labels
 from ngvi.workflow.evidence import LogEvidence
 from ngvi.workflow.leave_out import WithRows
 from ngvi.workflow.streaming import ChangedObjective
@@ -271,7 +272,8 @@ class FitResult(WithRows):
         wanted = {name: check_flag(value, name) for name, value in wanted.items()}
         num_samples = check_count(num_samples, "num_samples")
         say_price(self, "to_arviz", num_samples * sum(wanted.values()))
-        return chains.for_arviz(self, self.sample(num_samples, **options), wanted, coords, dims)
+        labels = Labels(coords or {}, dims or {})
+        return chains.for_arviz(self, self.sample(num_samples, **options), wanted, labels)
 
     @alone
     def summary(
@@ -300,7 +302,7 @@ class FitResult(WithRows):
         :raises ValueError: for names that are not latent sites, and labels that match no axis.
         :raises ModuleNotFoundError: without pandas.
         """
-        return summary_table(self, var_names, prob, coords or {}, dims or {})
+        return summary_table(self, var_names, prob, Labels(coords or {}, dims or {}))
 
     @contextlib.contextmanager
     def _at_model(self) -> Iterator[tuple[Problem, Any]]:

@@ -115,7 +115,8 @@ def updated(result: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             "twice: give new rows alone."
         )
     if (seen := ppl.look(result.model, args, kwargs)) is not None:
-        check_seen(seen, result.model, args, kwargs, True, ppl.log_densities)
+        log_densities = functools.partial(ppl.log_densities, result.model, args, kwargs)
+        check_seen(seen, result.model, True, log_densities)
     with _computed(), result._at_model():
         q = _dense(result)
     new.change = next_change(result, q)

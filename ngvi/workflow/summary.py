@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from ngvi.errors import is_number
 from ngvi.inference.draws.accuracy import flat, in_models, labels_of, numbers
-from ngvi.workflow.arviz import ArvizGroups, axis_names
+from ngvi.workflow.arviz import ArvizGroups, Labels, axis_names
 from ngvi.workflow.options import DEFAULTS
 
 
 def summary_table(
-    result: Any,
-    var_names: str | Sequence[str] | None,
-    prob: float,
-    coords: Mapping[str, Sequence],
-    dims: Mapping[str, Sequence[str]],
+    result: Any, var_names: str | Sequence[str] | None, prob: float, labels: Labels
 ) -> Any:
     """Return the table of ``summary``."""
     import pandas
@@ -32,7 +28,7 @@ def summary_table(
             latents, _ = problem.space.draw(state, np.random.default_rng(0).standard_normal(shape))
             latents = in_models(result, latents)
         values = numbers(result, latents)
-    axes = axis_names(result._gaussian().sites, ArvizGroups(values, {}), coords, dims)
+    axes = axis_names(result._gaussian().sites, ArvizGroups(values, {}), labels)
     values = {name: values[name] for name in _names(var_names, values)}
     columns = flat(values)
     low, high = 50 * (1 - prob), 50 * (1 + prob)
@@ -49,8 +45,8 @@ def summary_table(
     found[["mean_error", "sd_error"]] = [limits.get(name, none) for name in found.index]
     if accuracy.fault:
         found.attrs["note"] = accuracy.fault
-    labels = {name: [coords.get(axis) for axis in own] for name, own in axes.items()}
-    found.index = labels_of(values, 1, labels)
+    of_axes = {name: [labels.coords.get(axis) for axis in own] for name, own in axes.items()}
+    found.index = labels_of(values, 1, of_axes)
     return found
 
 
