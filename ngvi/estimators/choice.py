@@ -50,74 +50,71 @@ class EstimatorChoice(NamedTuple):
     obstacle: str | None = None
 
 
-def choose(
-    curvature: str,
-    dim: int,
-    products: int,
-    obstacle: Callable[[], Exception | None],
-    *,
-    not_additive: Callable[[], Exception | None] | None = None,
-    partners: bool = False,
-    has_paths: bool = False,
-    guide: Any = None,
-) -> EstimatorChoice:
+class Case(NamedTuple):
+    """Everything on which the choice of an estimator depends.
+
+    :ivar dim: ``d``, the number of latents of all Gaussians.
+    :ivar products: Hessian-vector products that the Hessian takes, as much as is needed of it.
+    :ivar obstacle: finds out why there is no Hessian; called only if one is wanted.
+    :ivar not_additive: finds out why the log density is no sum of terms, for ``"quadrature"``;
+        called only if that is wanted. None where it cannot be taken.
+    :ivar guide: whose latents a refusal names, where it has ``sites``.
+    :ivar partners: whether the guide draws other values as well: their noise is that of random
+        draws, of which there are more beside Hessians.
+    :ivar has_paths: whether orthogonal points are spread along the paths of a forest
+        (:mod:`ngvi.inference.samples`): they are few then, and need no Hessian.
+    """
+
+    dim: int
+    products: int
+    obstacle: Callable[[], Exception | None]
+    not_additive: Callable[[], Exception | None] | None = None
+    guide: Any = None
+    partners: bool = False
+    has_paths: bool = False
+
+
+def choose(curvature: str, case: Case) -> EstimatorChoice:
     """Return what ``"auto"`` stands for, and the others themselves.
 
     :param curvature: ``"auto"``, or one of :data:`~ngvi.estimators.table.ESTIMATORS`.
-    :param dim: ``d``, the number of latents of all Gaussians.
-    :param products: Hessian-vector products that the Hessian takes, as much as is needed of it.
-    :param obstacle: finds out why there is no Hessian; called only if one is wanted.
-    :param not_additive: finds out why the log density is no sum of terms, for ``"quadrature"``;
-        called only if that is wanted. None where it cannot be taken.
-    :param partners: whether the guide draws other values as well: their noise is that of random
-        draws, of which there are more beside Hessians.
-    :param has_paths: whether orthogonal points are spread along the paths of a forest
-        (:mod:`ngvi.inference.samples`): they are few then, and need no Hessian.
-    :param guide: whose latents a refusal names, where it has ``sites``.
     :raises ValueError: if Hessians are asked for, and there are none.
     """
-    if getattr(getattr(guide, "family", None), "name", None) == "mixture":
+    if getattr(getattr(case.guide, "family", None), "name", None) == "mixture":
         return _of_mixture(curvature)
     if curvature == "auto":
-        return _automatic(dim, products, obstacle, not_additive, partners, has_paths)
+        return _automatic(case)
     needs = ESTIMATORS[curvature].needs
     if needs is Needs.TERMS:
         reason: Any = "guide or model have draws or parameters of their own"
-        if not_additive is not None:
-            reason = not_additive()
+        if case.not_additive is not None:
+            reason = case.not_additive()
         if reason is not None:
             raise ValueError(
                 "curvature='quadrature' needs a sum of smooth functions of one or two affine "
-                f"functions of latents{_names(guide)}: {reason}. Use curvature='spherical'."
+                f"functions of latents{_names(case.guide)}: {reason}. Use curvature='spherical'."
             )
-    if needs is Needs.HESSIANS and (error := obstacle()) is not None:
+    if needs is Needs.HESSIANS and (error := case.obstacle()) is not None:
         raise ValueError(
             f"{error}. Use curvature='spherical' or curvature='stein', which need gradients only."
         ) from error
     return EstimatorChoice(curvature)
 
 
-def _automatic(
-    dim: int,
-    products: int,
-    obstacle: Callable[[], Exception | None],
-    not_additive: Callable[[], Exception | None] | None,
-    partners: bool,
-    has_paths: bool,
-) -> EstimatorChoice:
+def _automatic(case: Case) -> EstimatorChoice:
     """Return what ``"auto"`` stands for; see :func:`choose`."""
-    most = DEFAULTS.max_directions
+    most, dim, products = DEFAULTS.max_directions, case.dim, case.products
     least = most if products < dim else DEFAULTS.min_quadrature_dim
-    may_integrate = dim >= least and products <= most and not partners
-    if may_integrate and not_additive is not None and not_additive() is None:
+    may_integrate = dim >= least and products <= most and not case.partners
+    if may_integrate and case.not_additive is not None and case.not_additive() is None:
         return EstimatorChoice("quadrature")
-    if has_paths:
+    if case.has_paths:
         return EstimatorChoice("spherical")
     otherwise = "spherical" if dim <= most else "stein"
-    is_cheap = partners or DEFAULTS.cheap_hessian * products <= dim
+    is_cheap = case.partners or DEFAULTS.cheap_hessian * products <= dim
     if not is_cheap or products > most:
         return EstimatorChoice(otherwise)
-    error = obstacle()
+    error = case.obstacle()
     return EstimatorChoice("hessian") if error is None else EstimatorChoice(otherwise, str(error))
 
 

@@ -6,13 +6,13 @@ The packages' ``elbo`` draw the points, evaluate them, and make a gradient of th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from ngvi._door import not_made
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_flag
-from ngvi.estimators.choice import check_curvature, choose
+from ngvi.estimators.choice import Case, check_curvature, choose
 from ngvi.estimators.table import ESTIMATORS, EstimateCost, Size
 
 
@@ -124,31 +124,20 @@ class NaturalELBO:
         self.antithetic = check_flag(antithetic, "antithetic")
         self._num_dropped = 0
 
-    def _chosen(
-        self,
-        dim: int,
-        products: int,
-        obstacle: Callable[[], Exception | None],
-        partners: bool,
-        couples: Iterable[Any],
-        not_additive: Callable[[], Exception | None] | None,
-        guide: Any,
-    ) -> tuple[str, EstimateCost]:
+    def _chosen(self, case: Case, families: Iterable[Any]) -> tuple[str, EstimateCost]:
         """Return the estimator's name, ``"auto"`` resolved, and what it evaluates.
 
-        :param obstacle: see :func:`ngvi.estimators.choice.choose`, as for the other arguments.
-        :param couples: what the families couple.
+        :param families: the Gaussians of the guide.
         """
-        options = {"not_additive": not_additive, "partners": partners, "guide": guide}
-        couples = list(couples)
+        couples = [family.couples() for family in families]
         is_mixture = "mixture" in couples and self.curvature == "auto"
         curvature = "stein" if is_mixture else self.curvature
-        choice = choose(curvature, dim, products, obstacle, **options)
+        choice = choose(curvature, case)
         if choice.obstacle is not None:
             warn(f"{choice.obstacle}: curvature={choice.curvature!r} is used instead.")
         name = choice.curvature
-        adapts = not partners and all(one == "all" for one in couples)
-        size = Size(dim, products, self.num_particles, self.num_gradients, adapts)
+        adapts = not case.partners and all(one == "all" for one in couples)
+        size = Size(case.dim, case.products, self.num_particles, self.num_gradients, adapts)
         return name, ESTIMATORS[name].cost_of_step(size)
 
     @property

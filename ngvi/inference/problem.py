@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ngvi.estimators.choice import choose
+from ngvi.estimators.choice import Case, choose
 from ngvi.inference.estimate import Estimate, Pairs, Sample, State
 from ngvi.inference.metric import Metric
 from ngvi.inference.samples import ChainCubature, Groups
@@ -144,22 +144,13 @@ class Objective(Protocol):
     #: A plate that has the rows of a batch, as the user writes it.
     batch_in_words: str
 
-    def _choose(
-        self,
-        guide: Any,
-        dim: int,
-        estimator: str,
-        products: int,
-        data_size: int,
-        obstacle: Callable[[], Exception | None],
-        not_additive: Callable[[], Exception | None] | None,
-    ) -> None:
+    def _choose(self, estimator: str, data_size: int, case: Case) -> None:
         """Choose the estimator and its groups."""
-        self.guide, self.dim, self.cost = guide, dim, Cost()
-        cubature = ChainCubature.of_guide(guide)
-        options = {"has_paths": cubature is not None, "guide": guide, "not_additive": not_additive}
-        self.estimator = choose(estimator, dim, products, obstacle, **options).curvature
-        self.groups = Groups.of(self.estimator, dim, products, data_size, cubature)
+        self.guide, self.dim, self.cost = case.guide, case.dim, Cost()
+        cubature = ChainCubature.of_guide(case.guide)
+        case = case._replace(has_paths=cubature is not None)
+        self.estimator = choose(estimator, case).curvature
+        self.groups = Groups.of(self.estimator, case, data_size, cubature)
         self.sample = self.groups.sample
         self._fractions = {}
 

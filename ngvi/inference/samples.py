@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ngvi.estimators.choice import Case
 from ngvi.estimators.table import ESTIMATORS, EstimateCost
 from ngvi.families.points import Points, num_quintic, quintic_points, spherical_points
 from ngvi.inference.estimate import Group, Sample
@@ -123,21 +124,16 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        estimator: str,
-        dim: int,
-        products: int,
-        data_size: int,
-        cubature: ChainCubature | None = None,
+        cls, estimator: str, case: Case, data_size: int, cubature: ChainCubature | None = None
     ) -> Groups:
         """Return groups that cost about as much as a group of orthogonal points.
 
-        :param products: Hessian-vector products that a Hessian takes.
         :param data_size: numbers in the model's largest argument.
         :param cubature: of the log density, if it is a sum over locals.
         """
+        dim = case.dim
         if estimator != "spherical" or cubature is None:
-            return cls(dim, ESTIMATORS[estimator].cost_of_group(dim, products, data_size))
+            return cls(dim, ESTIMATORS[estimator].cost_of_group(dim, case.products, data_size))
         return cls(dim, EstimateCost(cubature.num_points, cubature.num_points, 0, 1, 1), cubature)
 
     def sample(self, rng: np.random.Generator, num_groups: int) -> Sample:

@@ -19,7 +19,7 @@ from ngvi._door import door, not_made
 from ngvi._warn import warn
 from ngvi.estimators import natural_elbo as elbo
 from ngvi.estimators.additive_terms import NotAdditiveError
-from ngvi.estimators.choice import Curvature, is_noisy, points_at_once
+from ngvi.estimators.choice import Case, Curvature, is_noisy, points_at_once
 from ngvi.estimators.options import DEFAULTS
 from ngvi.estimators.table import EstimateCost
 from ngvi.guide.subsampled_latents import directions_of_minibatch, log_q_of_minibatch
@@ -228,16 +228,10 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             reason = why_not_additive(density, step.here, check=False)
             return reason or step.set_up.not_additive(is_asked_for)
 
-        curvature, cost = self._chosen(
-            sum(family.dim for family in families),
-            max(map(num_products, families)),
-            step.hessian_obstacle,
-            step.has_partners,
-            (family.couples() for family in families),
-            None if step.has_partners else not_additive,
-            step.density.guide,
-        )
-        return curvature, cost
+        dim, products = sum(one.dim for one in families), max(map(num_products, families))
+        additive = None if step.has_partners else not_additive
+        how = step.hessian_obstacle, additive, step.density.guide, step.has_partners
+        return self._chosen(Case(dim, products, *how), families)
 
     def _differentiable_values(
         self,

@@ -15,7 +15,7 @@ import numpy as np
 from jax import random
 from numpyro import handlers
 
-from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature, points_at_once
+from ngvi.estimators.choice import CURVATURES_OF_FIT, Case, check_curvature, points_at_once
 from ngvi.estimators.table import EstimateCost
 from ngvi.families.points import Points
 from ngvi.inference import problem
@@ -64,7 +64,8 @@ class Objective(problem.Objective):
         obstacle = functools.partial(self._obstacle, args, kwargs)
         not_additive = functools.partial(self._not_additive, args, kwargs) if is_plain else None
         data_size = self._arguments.data_size
-        self._choose(guide, space.dim, estimator, products, data_size, obstacle, not_additive)
+        case = Case(space.dim, products, obstacle, not_additive, guide)
+        self._choose(estimator, data_size, case)
         self._cost = self.groups.cost
         lengths = (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array))
         num_rows = max(lengths, default=1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi.estimators import natural_elbo as elbo
-from ngvi.estimators.choice import Curvature, is_noisy
+from ngvi.estimators.choice import Case, Curvature, is_noisy
 from ngvi.estimators.table import EstimateCost
 from ngvi.families import direction
 from ngvi.guide.subsampled_latents import directions_of_minibatch, log_q_of_minibatch
@@ -198,9 +198,9 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
         products = max(map(num_products, here.values()))
         obstacle = functools.partial(plan.hessian_obstacle, density)
         partners = plan.facts.is_stochastic
-        couples = (family.couples() for family in here.values())
         not_additive = None if partners else functools.partial(why_not_additive, density)
-        name, cost = self._chosen(dim, products, obstacle, partners, couples, not_additive, guide)
+        case = Case(dim, products, obstacle, not_additive, guide, partners)
+        name, cost = self._chosen(case, here.values())
         estimator: Any = make_estimator(name, cost, plan)
         if name == "gauss_newton":
             estimator = estimator.prepared(plan, density)

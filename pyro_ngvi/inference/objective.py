@@ -14,6 +14,7 @@ from pyro.distributions.transforms import biject_to
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor
 
+from ngvi.estimators.choice import Case
 from ngvi.estimators.points import mixture_in
 from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Group, Sample
@@ -75,8 +76,8 @@ class Objective(problem.Objective):
         if is_plain and not self._plan.facts.is_stochastic:
             not_additive = partial(estimators.why_not_additive, self.density)
         obstacle = partial(self._plan.hessian_obstacle, self.density)
-        how = estimator, products, data_size, obstacle, not_additive
-        self._choose(guide, space.dim, *how)
+        case = Case(space.dim, products, obstacle, not_additive, guide)
+        self._choose(estimator, data_size, case)
         self._cost = self.groups.cost
         self._estimator = make_estimator(self.estimator, self._cost, self._plan)
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ngvi.estimators.additive_terms import NotAdditiveError
-from ngvi.estimators.choice import (
-    choose,
-)
+from ngvi.estimators.choice import Case
+from ngvi.estimators.choice import choose as choice_of
 from ngvi.estimators.options import DEFAULTS
+
+
+def choose(curvature, *case, **options):
+    return choice_of(curvature, Case(*case, **options))
 
 
 def no_hessian():

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
+from ngvi.estimators.choice import Case
 from ngvi.families.points import Points
 from ngvi.inference import metric as ngvi_metric
 from ngvi.inference.estimate import Direction, Estimate, Group, Step
@@ -84,7 +85,7 @@ class Target:
         mean, scale = (np.broadcast_to(part, (self.dim,)).astype(float) for part in self.start)
         self.initial = State(mean, np.log(scale), own)
         self.noise_dim = self.dim
-        self.groups = Groups.of("spherical", self.dim, 0, 1)
+        self.groups = Groups.of("spherical", Case(self.dim, 0, None), 1)
         self.written, self.asked, self.num_doubled = [], [], 0
 
     def problem(self):
