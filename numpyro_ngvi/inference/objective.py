@@ -64,8 +64,7 @@ class Objective(problem.Objective):
         obstacle = functools.partial(self._obstacle, args, kwargs)
         not_additive = functools.partial(self._not_additive, args, kwargs) if is_plain else None
         data_size = self._arguments.data_size
-        case = Case(space.dim, products, obstacle, not_additive, guide)
-        self._choose(estimator, data_size, case)
+        self._choose(estimator, data_size, Case(space.dim, products, obstacle, not_additive, guide))
         self._cost = self.groups.cost
         lengths = (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array))
         num_rows = max(lengths, default=1)

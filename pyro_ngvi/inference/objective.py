@@ -76,8 +76,7 @@ class Objective(problem.Objective):
         if is_plain and not self._plan.facts.is_stochastic:
             not_additive = partial(estimators.why_not_additive, self.density)
         obstacle = partial(self._plan.hessian_obstacle, self.density)
-        case = Case(space.dim, products, obstacle, not_additive, guide)
-        self._choose(estimator, data_size, case)
+        self._choose(estimator, data_size, Case(space.dim, products, obstacle, not_additive, guide))
         self._cost = self.groups.cost
         self._estimator = make_estimator(self.estimator, self._cost, self._plan)
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None

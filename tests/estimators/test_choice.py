@@ -18,6 +18,10 @@ def no_hessian():
     return ValueError("The log density of 'y' has a kink")
 
 
+def no_sum():
+    return NotAdditiveError("cholesky")
+
+
 def never():
     raise AssertionError("nobody asks for a Hessian")
 
@@ -46,9 +50,6 @@ def test_auto_goes_around_a_log_density_without_hessians_and_says_why():
 
 
 def test_auto_integrates_by_terms_where_latents_are_many_and_it_can():
-    def no_sum():
-        return NotAdditiveError("cholesky")
-
     many = DEFAULTS.min_quadrature_dim
     assert choose("auto", many, many, never, not_additive=lambda: None).curvature == "quadrature"
     assert choose("auto", many, many, never, not_additive=no_sum).curvature == "spherical"
@@ -62,17 +63,12 @@ def test_auto_integrates_by_terms_where_latents_are_many_and_it_can():
 
 
 def test_of_structured_families_auto_integrates_where_locals_are_thousands():
-    def no_sum():
-        return NotAdditiveError("cholesky")
-
     many = DEFAULTS.max_directions
     assert choose("auto", many, 5, never, not_additive=lambda: None).curvature == "quadrature"
     assert choose("auto", many, 5, lambda: None, not_additive=no_sum).curvature == "hessian"
-    assert (
-        choose("auto", many, 5, never, not_additive=no_sum, has_paths=True).curvature == "spherical"
-    )
-    fewer = choose("auto", many - 1, 5, never, not_additive=never, has_paths=True)
-    assert fewer.curvature == "spherical"
+    for count, why in ((many, no_sum), (many - 1, never)):
+        found = choose("auto", count, 5, never, not_additive=why, has_paths=True)
+        assert found.curvature == "spherical"
 
 
 @pytest.mark.parametrize("curvature", ["hessian", "mean"])
