@@ -224,16 +224,21 @@ def sites_of_all(dims: Mapping[str, int], known: Mapping[str, Iterable[Site]]) -
 
 
 def interacting_pairs(
-    found: dict[str, dict[str, set[str]]], plates: dict[str, set[str]], latents: Iterable[str]
+    found: dict[str, dict[str, set[str]]], sites: Mapping[str, Any], latents: Iterable[str]
 ) -> tuple[Pairs, Pairs]:
     """Pairs of latents that may interact once the others are integrated out.
 
     :param found: ``posterior_dependencies`` as the PPL's ``get_dependencies`` gives them.
-    :param plates: the names of the plates around each latent of the model.
+    :param sites: of a run of the model, by name.
     :param latents: names of the sites that stay.
     :return: for each pair, in both orders, the plates across whose elements the sites may
         interact; and the same for the pairs that interact through a latent that is integrated out.
     """
+    plates = {
+        name: {f.name for f in site["cond_indep_stack"] if getattr(f, "vectorized", True)}
+        for name, site in sites.items()
+        if site["type"] == "sample"
+    }
     pairs: dict[tuple[str, str], set[str]] = {}
     for a, others in found.items():
         for b, across in others.items():

@@ -32,20 +32,11 @@ def posterior_dependencies(
     """
     with handlers.block():
         found = get_dependencies(model, args, kwargs)["posterior_dependencies"]
-    plates = {
-        name: {frame.name for frame in site["cond_indep_stack"]}
-        for name, site in abstract_trace(model, args, kwargs).items()
-        if site["type"] == "sample"
-    }
-    return interacting_pairs(found, plates, latents)
+    return interacting_pairs(found, abstract_trace(model, args, kwargs), latents)
 
 
 def hessian_product(
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    unpack: Callable[[jax.Array], dict[str, jax.Array]],
-    at: jax.Array,
+    model: Callable, args: tuple, kwargs: dict, unpack: Callable, at: jax.Array
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     """Products with the Hessian of the model's log density.
 

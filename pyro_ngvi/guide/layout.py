@@ -34,19 +34,19 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
                 values[site.name] = values[site.name].narrow(plate.axis, 0, sizes[plate.name])
         return values
 
+    def density(latent: Tensor) -> Tensor:
+        return log_density(model, args, kwargs, unpack(latent))
+
     def find_dependencies() -> Dependencies:
         pairs = posterior_dependencies(model, args, kwargs, shapes)
         start = guide._init_loc().detach()
 
         def product_at(point: np.ndarray) -> Callable | None:
-            return hessian_product(model, args, kwargs, unpack, torch.as_tensor(point).to(start))
+            return hessian_product(density, torch.as_tensor(point).to(start))
 
         return curvature_of(pairs, product_at, start.numpy(force=True), sites)
 
     def is_sum() -> bool:
-        def density(latent: Tensor) -> Tensor:
-            return log_density(model, args, kwargs, unpack(latent))
-
         start = guide._init_loc().detach()
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

@@ -30,20 +30,17 @@ def posterior_dependencies(
     """
     with poutine.block():
         found = get_dependencies(model, args, kwargs)["posterior_dependencies"]
-        plates = _plates(model, args, kwargs)
-    return interacting_pairs(found, plates, latents)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), pyro.validation_enabled(False):
+            trace = poutine.trace(model).get_trace(*args, **kwargs)
+    return interacting_pairs(found, trace.nodes, latents)
 
 
 def hessian_product(
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    unpack: Callable[[Tensor], dict[str, Tensor]],
-    at: Tensor,
+    density: Callable[[Tensor], Tensor], at: Tensor
 ) -> Callable[[np.ndarray], np.ndarray] | None:
     """Products with the Hessian of the model's log density.
 
-    :param unpack: from a latent vector to unconstrained values by site.
+    :param density: of a latent vector.
     :param at: the latent vector where it is taken.
     :return: from ``v`` to ``H v``, both of shape ``(m, d)``; or None if the model cannot be
         differentiated twice or is not finite there.
@@ -53,8 +50,7 @@ def hessian_product(
         # One minibatch and one draw of the other latents, whenever it is called.
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            density = log_density(model, args, kwargs, unpack(leaf))
-            (slope,) = torch.autograd.grad(density, leaf, create_graph=True)
+            (slope,) = torch.autograd.grad(density(leaf), leaf, create_graph=True)
     except Exception:  # noqa: BLE001
         return None  # an operation without a second derivative, of any kind
 
@@ -97,13 +93,3 @@ def log_density(
     with pyro.validation_enabled(False), poutine.block():
         trace = poutine.trace(Values(constrained)(model)).get_trace(*args, **kwargs)
         return trace.log_prob_sum() + jacobian
-
-
-def _plates(model: Callable, args: tuple, kwargs: dict) -> dict[str, set[str]]:
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), pyro.validation_enabled(False):
-        trace = poutine.trace(model).get_trace(*args, **kwargs)
-    return {
-        name: {frame.name for frame in site["cond_indep_stack"] if frame.vectorized}
-        for name, site in trace.nodes.items()
-        if site["type"] == "sample"
-    }

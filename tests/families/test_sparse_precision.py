@@ -72,7 +72,7 @@ def test_a_structure_says_what_it_is():
 def test_dense_matrices_of_large_models_are_refused(backend):
     make = ngvi_forest.forest_from_indices
     structure = make([np.arange(10_000)[None], np.arange(10_000, 10_003)[:, None]], [1, None])
-    family = backend.module("families.forest").SparsePrecision(structure=structure)
+    family = backend.module("families").SparsePrecision(structure=structure)
     family = family.initial(backend.array(np.zeros(10_003)), 0.1)
     assert backend.numpy(family.stddev).shape == (10_003,)
     for name in ("covariance_matrix", "precision_matrix"):
