@@ -125,7 +125,7 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
             count = {self.COUNT: here.get(self.COUNT, jnp.zeros((), int))}
             with contextlib.suppress(Exception):  # what is wrong with the model is told below
                 found, gradient = in_one_program(
-                    lambda key, params: self._evaluated(key, params, *run),
+                    lambda key, params: self._evaluated(key, params, run),
                     rng_key,
                     {**here, **count},
                 )
@@ -135,26 +135,21 @@ class NaturalELBO(elbo.NaturalELBO, ELBO):
                 loss = found["loss"] + _as_gradient(gradient, trained)
                 return {"loss": loss, "mutable_state": found["mutable_state"] or None}
             self._warn_outside_jit()
-        return self._evaluated(rng_key, param_map, *run)
+        return self._evaluated(rng_key, param_map, run)
 
     def _evaluated(
-        self,
-        rng_key: jax.Array,
-        param_map: dict[str, Any],
-        model: Callable,
-        guide: Callable,
-        args: tuple,
-        kwargs: dict[str, Any],
+        self, rng_key: jax.Array, param_map: dict, run: tuple[Callable, Callable, tuple, dict]
     ) -> dict[str, Any]:
-        params = dict(param_map)
+        """Evaluate a step of model and guide with their arguments."""
+        (model, guide, *_), params = run, dict(param_map)
         before = params.pop(self.COUNT, None)
         model_key, guide_key, *_ = keys = random.split(typed_key(rng_key), 2 + DEFAULTS.max_batches)
         set_up = GuideSetUp(model, guide)  # before the guide runs again
-        density = LogDensity(model, guide, args, kwargs, model_key)
+        density = LogDensity(*run, model_key)
         check_same_model(density, guide)
         posteriors, num_dropped = posteriors_in(params), jnp.zeros(())
         if posteriors:
-            step = ElboStep.of(density, set_up, posteriors, params, guide_key)
+            step = ElboStep.of(density, set_up, params, guide_key)
             loss, mutable_state, num_dropped = self._step(step, posteriors, params, keys[2:])
         else:  # every latent is a conjugate site
             value, mutable_state = density.with_mutable_state({}, params, guide_key)

@@ -17,6 +17,7 @@ from numpyro_ngvi.tracing import (
     LogDensity,
     hessian_obstacle,
     latent_site,
+    posteriors_in,
     sites_with_missed_curvature,
 )
 from numpyro_ngvi.tracing.compilation import compiled
@@ -35,15 +36,11 @@ class ElboStep(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        density: LogDensity,
-        set_up: GuideSetUp,
-        posteriors: Families,
-        params: dict[str, Any],
-        guide_key: jax.Array,
+        cls, density: LogDensity, set_up: GuideSetUp, params: dict[str, Any], guide_key: jax.Array
     ) -> ElboStep:
         """Make a step of values that are differentiated."""
-        here, params = jax.lax.stop_gradient((posteriors, params))
+        params = jax.lax.stop_gradient(params)
+        here = posteriors_in(params)
         parts = getattr(density.guide, "_guides", [density.guide])
         has_plates = any(getattr(part, "_has_plates", False) for part in parts)
         visited = density.visited(here, params, guide_key) if has_plates else {}
@@ -83,9 +80,8 @@ class GuideSetUp:
             return None
         first = self._parts[0]
         if self._arguments is not None:
-            first.missed_curvature = sites_with_missed_curvature(
-                *self._run, *self._arguments, self._here, self._params
-            )
+            run = *self._run, *self._arguments
+            first.missed_curvature = sites_with_missed_curvature(run, self._here, self._params)
         return first.missed_curvature
 
     def at_start(self) -> tuple[LogDensity, Families, dict[str, Any], jax.Array] | None:

@@ -284,7 +284,7 @@ class Objective(problem.Objective):
         """Why the log density has no Hessians, or None."""
         density, here, params = self._at_start(args, kwargs)
         run = self.model, self.guide, args, kwargs
-        missed = functools.partial(sites_with_missed_curvature, *run, here, params)
+        missed = functools.partial(sites_with_missed_curvature, run, here, params)
         means = {site: family.mean for site, family in here.items()}
         return hessian_obstacle(density, means, params, random.key(0), missed)
 

@@ -83,12 +83,7 @@ def sites_without_hessian(
 
 
 def sites_with_missed_curvature(
-    model: Callable,
-    guide: Callable,
-    args: tuple,
-    kwargs: dict,
-    here: dict[str, Family],
-    params: dict[str, Any],
+    run: tuple[Any, ...], here: dict[str, Family], params: dict[str, Any]
 ) -> list[str] | None:
     """Return sites with a curvature that is not their Hessian's; None if the log density has none.
 
@@ -96,10 +91,12 @@ def sites_with_missed_curvature(
     disagree, once more 82 times, and for each site. In the trace of another program it needs
     arguments that are no part of that. Of arrays that several processes share nothing is found.
 
+    :param run: model and guide, with their arguments.
     :param here: the guide's Gaussians by the site that draws from them.
     :param params: all parameters of model and guide, or some, where they can find the others.
     """
-    arguments = Arguments(args, kwargs)
+    model, guide, *given = run
+    arguments = Arguments(*given)
     if not all(getattr(array, "is_fully_addressable", True) for array in arguments.arrays):
         return None
 

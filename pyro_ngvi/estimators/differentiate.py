@@ -71,6 +71,16 @@ class Curvature(NamedTuple):
     total: Callable[[Tensor], Any]
 
 
+class Slope(NamedTuple):
+    """A gradient at ``K`` draws that is to be differentiated."""
+
+    gradient: Tensor  #: With its graph, shape ``(K, d)``.
+    theta: Tensor  #: The draws, likewise.
+    #: The log density at draws, shape ``(K,)``, with the same noise and data.
+    evaluate: Callable[[Tensor], Tensor]
+    bytes_per_product: float  #: Bytes of the intermediate results that one product needs.
+
+
 class Parts(NamedTuple):
     """A log density with its graph, by how often it is differentiated."""
 
@@ -204,18 +214,19 @@ class Differentiator:
         """Return products with the Hessian of what is differentiated twice, for one site."""
         density, plan = self.density, self.plan
         theta = latents[site]
-        size = plan.bytes(density.args, density.kwargs) * len(theta)
 
         def again(theta: Tensor) -> Tensor:
             at = {name: v.detach() for name, v in latents.items()} | {site: theta}
             with contextlib.nullcontext() if state is None else state.again():
                 return second.parts(density, at).twice
 
+        size = plan.bytes(density.args, density.kwargs) * len(theta)
+        of = Slope(gradient, theta, again, size)
+
         def products(family: Family, *, diagonal: bool = False) -> Tensor:
             if diagonal:
-                return plan.products.diagonal(gradient, theta, again, bytes_per_product=size)
-            probes = family.hessian_probes()
-            return plan.products(gradient, theta, probes, again, bytes_per_product=size)
+                return plan.products.diagonal(of)
+            return plan.products(family.hessian_probes(), of)
 
         return products
 

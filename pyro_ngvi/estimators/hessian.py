@@ -27,7 +27,7 @@ from ngvi.estimators.points import (
     scales,
 )
 from ngvi.families.curvature import keeps_rows, reads_diagonal
-from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts
+from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts, Slope
 from pyro_ngvi.estimators.moments import (
     concatenated,
     finite_draws,
@@ -105,73 +105,47 @@ class HessianProducts:
         """Tell whether the model can be differentiated in reverse twice."""
         return self.way < len(self._ways) - 1
 
-    def __call__(
-        self,
-        gradient: Tensor,
-        theta: Tensor,
-        probes: np.ndarray,
-        evaluate: Callable[[Tensor], Tensor],
-        *,
-        bytes_per_product: float = 0.0,
-    ) -> Tensor:
+    def __call__(self, probes: np.ndarray, of: Slope) -> Tensor:
         """Products of the Hessian at each draw with each probe.
 
-        :param gradient: at ``K`` draws, with its graph; shape ``(K, d)``.
-        :param theta: the draws, shape ``(K, d)``.
         :param probes: from :meth:`~pyro_ngvi.families.Family.hessian_probes`, shape ``(d,)``.
-        :param evaluate: the log density at draws, ``(K, d)`` to ``(K,)``, with the same noise
-            and data as ``gradient``.
-        :param bytes_per_product: of the intermediate results that one product needs.
         :return: shape ``(m, K, d)``.
         :raises RuntimeError: if no way works.
         """
-        number = on_device(probes, theta, torch.int64)
-        count, at = int(probes.max()) + 1, (gradient, theta, evaluate)
-        return torch.cat([found for _, found in self._all(number, count, at, bytes_per_product)])
+        number, count = on_device(probes, of.theta, torch.int64), int(probes.max()) + 1
+        return torch.cat([found for _, found in self._all(number, count, of)])
 
-    def diagonal(
-        self,
-        gradient: Tensor,
-        theta: Tensor,
-        evaluate: Callable[[Tensor], Tensor],
-        *,
-        bytes_per_product: float = 0.0,
-    ) -> Tensor:
+    def diagonal(self, of: Slope) -> Tensor:
         """Return the diagonal of the Hessian at each draw, shape ``(K, d)``.
 
         Two products if it is all that there is in the Hessian, else ``d``.
         """
+        theta = of.theta
         vectors = _ones_and_scales(theta.shape[-1], theta.dtype, theta.device)
-        whole, scaled = self._with(vectors, gradient, theta, evaluate)
+        whole, scaled = self._with(vectors, of)
         tolerance = torch.finfo(theta.dtype).eps ** 0.5
         excess = torch.addcmul(scaled, vectors[1], whole, value=-1).abs_()
         if not (excess.sub_(whole.abs(), alpha=tolerance) > 0).any():
             return whole
-        dim, at = theta.shape[-1], (gradient, theta, evaluate)
-        number = torch.arange(dim, device=theta.device)
-        entries = [
-            found[torch.arange(len(some)), :, some]
-            for some, found in self._all(number, dim, at, bytes_per_product)
-        ]
-        return torch.cat(entries).mT
+        dim, number = theta.shape[-1], torch.arange(theta.shape[-1], device=theta.device)
+        parts = self._all(number, dim, of)
+        return torch.cat([found[torch.arange(len(some)), :, some] for some, found in parts]).mT
 
-    def _all(
-        self, number: Tensor, count: int, at: tuple, bytes_per_product: float
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _all(self, number: Tensor, count: int, of: Slope) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield products with the indicators of this many numbers, as many together as fit."""
-        theta = at[1]
-        of_one = max(bytes_per_product, theta.nbytes, 1.0)
+        theta = of.theta
+        of_one = max(of.bytes_per_product, theta.nbytes, 1.0)
         at_once = int(min(max(BYTES_AT_ONCE // of_one, 1), MAX_AT_ONCE))
         for some in torch.arange(count, device=theta.device).split(at_once):
-            yield some, self._with((number == some[:, None]).to(theta), *at)
+            yield some, self._with((number == some[:, None]).to(theta), of)
 
-    def _with(self, vectors: Tensor, gradient: Tensor, theta: Tensor, evaluate: Callable) -> Tensor:
+    def _with(self, vectors: Tensor, of: Slope) -> Tensor:
         """Products with some vectors, of shape ``(m, d)``, in the way that works."""
         # Without strides of zero, so that a product with data is one product of matrices.
-        vectors = vectors[:, None].expand(-1, *theta.shape).contiguous()
+        vectors = vectors[:, None].expand(-1, *of.theta.shape).contiguous()
         while True:
             try:
-                return self._ways[self.way](gradient, theta, vectors, evaluate)
+                return self._ways[self.way](of.gradient, of.theta, vectors, of.evaluate)
             except (RuntimeError, NotImplementedError):
                 if self.way == len(self._ways) - 1:
                     self.way = 0  # another model, or other arguments, may go the first way

@@ -15,6 +15,7 @@ from torch import Tensor
 from ngvi._warn import warn
 from ngvi.estimators.missed_curvature import half_segment, what_is_missed
 from ngvi.estimators.points import Arrays
+from pyro_ngvi.estimators.differentiate import Slope
 from pyro_ngvi.estimators.hessian import HessianProducts
 from pyro_ngvi.estimators.moments import gradients_of, leaves_of
 from pyro_ngvi.tracing import (
@@ -115,7 +116,7 @@ class Plan:
                 with state.again():
                     return density(others | {site: theta})
 
-            self.products(gradient, theta, np.zeros(theta.shape[-1], int), again)
+            self.products(np.zeros(theta.shape[-1], int), Slope(gradient, theta, again, 0.0))
 
 
 def make_plan(

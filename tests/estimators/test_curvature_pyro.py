@@ -42,7 +42,7 @@ def test_every_way_gives_the_same_products(way, bytes_per_product):
     products = HessianProducts()
     products.way = way
     probes = np.array([0, 1, 0, 2])
-    actual = products(gradient, theta, probes, log_density, bytes_per_product=bytes_per_product)
+    actual = products(probes, plan.Slope(gradient, theta, log_density, bytes_per_product))
     indicator = torch.nn.functional.one_hot(torch.as_tensor(probes)).to(exact)
     assert torch.allclose(actual, (exact @ indicator).permute(2, 0, 1))
     assert products.way == way
@@ -69,7 +69,7 @@ def test_a_backward_pass_that_cannot_be_batched_is_run_one_by_one():
 
     (gradient,) = torch.autograd.grad(function(theta).sum(), theta, create_graph=True)
     products = HessianProducts()
-    actual = products(gradient, theta, np.arange(3), function)
+    actual = products(np.arange(3), plan.Slope(gradient, theta, function, 0.0))
     assert products.way == 1
     expected = torch.diag_embed(6 * theta.detach()).movedim(1, 0)
     assert torch.allclose(actual, expected)
