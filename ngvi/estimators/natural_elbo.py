@@ -109,11 +109,7 @@ class NaturalELBO:
         return super().__new__(cls)
 
     def _set_options(
-        self,
-        num_particles: int,
-        curvature: str,
-        num_gradients: int | None,
-        antithetic: bool,
+        self, num_particles: int, curvature: str, num_gradients: int | None, antithetic: bool
     ) -> None:
         check_curvature(curvature)
         num_particles = check_count(num_particles, "num_particles")

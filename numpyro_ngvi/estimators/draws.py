@@ -13,12 +13,7 @@ from ngvi.families.points import LEVELS, radius_polynomial
 
 
 def standard_normal(
-    key: jax.Array,
-    counts: tuple[int, ...],
-    dim: int,
-    dtype: jnp.dtype,
-    *,
-    antithetic: bool = True,
+    key: jax.Array, counts: tuple[int, ...], dim: int, dtype: jnp.dtype, *, antithetic: bool = True
 ) -> jax.Array:
     """Draw ``z`` from ``N(0, I)``, in groups.
 

@@ -23,13 +23,7 @@ from ngvi.estimators.points import (
 )
 from ngvi.families.curvature import keeps_rows, reads_diagonal
 from numpyro_ngvi.estimators.differentiate import Differentiator
-from numpyro_ngvi.estimators.moments import (
-    Density,
-    Draws,
-    finite_draws,
-    gradients,
-    masked_mean,
-)
+from numpyro_ngvi.estimators.moments import Density, Draws, finite_draws, gradients, masked_mean
 from numpyro_ngvi.families.base import Family
 
 #: Products computed together.

@@ -21,12 +21,7 @@ BY_GROUPS = Spherical, Stein
 
 
 def directions_of_groups(
-    estimator: Any,
-    family: Family,
-    weighted: Tensor,
-    noise: Tensor,
-    kept: Tensor,
-    rows: Callable,
+    estimator: Any, family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
 ) -> Tensor:
     """Return one site's natural gradients from many groups, not finite where a gradient is not.
 
@@ -52,11 +47,7 @@ def directions_of_groups(
 
 
 def _of_draws(
-    family: Family,
-    weighted: Tensor,
-    noise: Tensor,
-    kept: Tensor,
-    rows: Callable,
+    family: Family, weighted: Tensor, noise: Tensor, kept: Tensor, rows: Callable
 ) -> Tensor:
     part = kept.to(weighted).mean()
     weights = kept.to(weighted) / kept.sum()

@@ -28,12 +28,7 @@ from ngvi.estimators.points import (
 )
 from ngvi.families.curvature import keeps_rows, reads_diagonal
 from pyro_ngvi.estimators.differentiate import Curvature, Differentiator, Parts, Slope
-from pyro_ngvi.estimators.moments import (
-    concatenated,
-    finite_draws,
-    of_kept,
-    sums_by_leaf,
-)
+from pyro_ngvi.estimators.moments import concatenated, finite_draws, of_kept, sums_by_leaf
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.host import label, on_device
 from pyro_ngvi.tracing import LogDensity

@@ -38,10 +38,7 @@ NUM_DRAWS = 64
 
 
 def runaway(
-    problem: Problem,
-    state: State,
-    tolerance: float = 0.0,
-    is_optimum: bool = False,
+    problem: Problem, state: State, tolerance: float = 0.0, is_optimum: bool = False
 ) -> str:
     """Return what runs to infinity, in a sentence that says what to try; or nothing.
 
@@ -70,11 +67,7 @@ def widens_without_limit(problem: Problem, state: State) -> bool:
 
 
 def _is_endless(
-    problem: Problem,
-    state: State,
-    theta: np.ndarray,
-    gaps: np.ndarray,
-    is_optimum: bool,
+    problem: Problem, state: State, theta: np.ndarray, gaps: np.ndarray, is_optimum: bool
 ) -> bool:
     """Return whether the density has no end along the axis where draws are.
 
