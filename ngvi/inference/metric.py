@@ -133,9 +133,8 @@ class Metric:
 
     @functools.cached_property
     def _memory(self) -> Memory:
-        steps, ys = (np.stack(part) for part in zip(*self._pairs, strict=True))
-        of_steps, of_ys = np.split(self.gradients(np.concatenate([steps, ys])), 2)
-        return Memory(steps, ys, of_steps, of_ys, self.min_curvature)
+        vectors = np.stack([one for part in zip(*self._pairs, strict=True) for one in part])
+        return Memory(vectors, self.gradients(vectors), self.min_curvature)
 
 
 class Memory:
@@ -145,27 +144,18 @@ class Memory:
     computed once for all directions of a state, and it runs on the coefficients of a sum of
     vectors.
 
-    :param steps: changes of the Gaussians, the newest last; shape ``(pairs, n)``.
-    :param ys: by what the natural gradient fell along them, shape ``(pairs, n)``.
-    :param of_steps: the Fisher information times the steps, shape ``(pairs, n)``.
-    :param of_ys: the Fisher information times ``y``, shape ``(pairs, n)``.
+    :param vectors: changes of the Gaussians, the newest last, then by what the natural gradient
+        fell along them, ``y``; shape ``(2 pairs, n)``.
+    :param gradients: the Fisher information times each, shape ``(2 pairs, n)``.
     :param min_curvature: pairs count that have this fraction of the metric's curvature.
     """
 
-    def __init__(
-        self,
-        steps: np.ndarray,
-        ys: np.ndarray,
-        of_steps: np.ndarray,
-        of_ys: np.ndarray,
-        min_curvature: float,
-    ) -> None:
-        # Rows: the steps, then ``y``.
-        self._vectors = np.concatenate([steps, ys])
-        self._products = self._along(np.concatenate([of_steps, of_ys]).T)
+    def __init__(self, vectors: np.ndarray, gradients: np.ndarray, min_curvature: float) -> None:
+        self._vectors, count = vectors, len(vectors) // 2
+        self._products = self._along(gradients.T)
         squares, y_squares = np.split(self._products.diagonal(), 2)
-        curvature = self._products[: len(steps), len(steps) :].diagonal()
-        eps = float(np.finfo(steps.dtype).eps) ** 0.5
+        curvature = self._products[:count, count:].diagonal()
+        eps = float(np.finfo(vectors.dtype).eps) ** 0.5
         used = (curvature > min_curvature * squares) & (
             curvature > eps * np.sqrt(np.abs(squares * y_squares))
         )
