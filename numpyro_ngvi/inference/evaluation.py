@@ -22,13 +22,15 @@ from numpyro_ngvi.inference.metric import flat, gradient_of
 from numpyro_ngvi.inference.space import State, not_gaussian, posteriors
 from numpyro_ngvi.tracing.traced import Operations
 
+#: The rows of a subsampled plate, and the arrays among the model's arguments.
+Data = tuple[jax.Array | None, list]
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """Programs of a log density; each is given the arrays that it holds first.
 
-    :param density: of the latents by site, the state, the keys of guide and model, the rows of a
-        subsampled plate, and the arrays among the model's arguments.
+    :param density: of the latents by site, the state, the keys of guide and model, and the data.
     :param dims: of the latents by site.
     :param estimator: of groups, and with ``cost`` what one takes; neither matters to values.
     :param at_once: how many draws share a pass, with gradients and without.
@@ -41,13 +43,7 @@ class Evaluation:
     at_once: tuple[int, int]
 
     def one_group(
-        self,
-        held: list,
-        state: State,
-        points: Points,
-        seed: jax.Array,
-        rows: jax.Array | None,
-        arrays: list,
+        self, held: list, state: State, points: Points, seed: jax.Array, data: Data
     ) -> tuple:
         """Return the bound, natural gradient, its dual, and the gradient of other parameters."""
         model_key, guide_key = random.split(random.key(seed))
@@ -56,20 +52,14 @@ class Evaluation:
         points = curvature.PointsBySite(by_site(self.dims, points.noise), points.weights, keys)
 
         def log_density(latents: dict[str, jax.Array], others: State, key: jax.Array) -> jax.Array:
-            return self.density(held, latents, {**state, **others}, key, model_key, rows, arrays)
+            return self.density(held, latents, {**state, **others}, key, model_key, data)
 
         evaluate = curvature.Differentiator(log_density, self.at_once[0], not_gaussian(state))
         estimate = curvature.make_estimator(self.estimator, self.cost)(evaluate, here, points)
         return _of_group(here, points, estimate)
 
     def some_values(
-        self,
-        held: list,
-        state: State,
-        theta: jax.Array,
-        seed: jax.Array,
-        rows: jax.Array | None,
-        arrays: list,
+        self, held: list, state: State, theta: jax.Array, seed: jax.Array, data: Data
     ) -> jax.Array:
         """Return the log density at points ``(N, d)``."""
         model_key, guide_key = random.split(random.key(seed))
@@ -77,18 +67,18 @@ class Evaluation:
 
         def value(one: tuple) -> jax.Array:
             latents = by_site(self.dims, one[0])
-            return self.density(held, latents, state, one[1], model_key, rows, arrays)
+            return self.density(held, latents, state, one[1], model_key, data)
 
         return curvature.in_passes(value, (theta, keys), self.at_once[1])
 
     def some_points(
-        self, held: list, state: State, theta: jax.Array, rows: jax.Array | None, arrays: list
+        self, held: list, state: State, theta: jax.Array, data: Data
     ) -> tuple[jax.Array, jax.Array]:
         """Return the log density at points ``(N, d)``, and its gradients."""
 
         def value(theta: jax.Array) -> jax.Array:
             latents, key = by_site(self.dims, theta), random.key(0)
-            return self.density(held, latents, state, key, random.key(0), rows, arrays)
+            return self.density(held, latents, state, key, random.key(0), data)
 
         return jax.vmap(jax.value_and_grad(value))(theta)
 

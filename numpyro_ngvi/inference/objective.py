@@ -27,7 +27,7 @@ from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.coordinates import families_in
 from numpyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from numpyro_ngvi.guide.reparametrized import MODES_AT_ONCE
-from numpyro_ngvi.inference.evaluation import Evaluation, GroupAverages
+from numpyro_ngvi.inference.evaluation import Data, Evaluation, GroupAverages
 from numpyro_ngvi.inference.space import State, StateSpace, not_gaussian, posteriors
 from numpyro_ngvi.tracing import LogDensity, hessian_obstacle, sites_with_missed_curvature
 from numpyro_ngvi.tracing.arguments import Arguments
@@ -220,7 +220,7 @@ class Objective(problem.Objective):
         latents = {
             site: jax.ShapeDtypeStruct((dim,), dtype) for site, dim in self._space.dims.items()
         }
-        density, held = self._traced.at(latents, state, key, key, rows, arrays)
+        density, held = self._traced.at(latents, state, key, key, (rows, arrays))
         is_short = self._finds_modes and few_in_all(self.cost.gradients, self._data_size)
         if (name, density, is_short) not in self._programs:
             # Values are the same programs for whoever asks, with whatever estimator.
@@ -233,7 +233,7 @@ class Objective(problem.Objective):
             options = self._how_compiled(name, is_short)
             self._programs[name, density, is_short] = compiled(method, of=of, **options)
         program = self._programs[name, density, is_short]
-        return [program(held, state, *one, rows, arrays) for one in some]
+        return [program(held, state, *one, (rows, arrays)) for one in some]
 
     def _how_compiled(self, name: str, is_short: bool) -> dict[str, Any]:
         if name == _DOUBLE:
@@ -251,15 +251,9 @@ class Objective(problem.Objective):
     # -- traced -----------------------------------------------------------------------
 
     def _log_density(
-        self,
-        latents: dict[str, jax.Array],
-        state: State,
-        guide_key: jax.Array,
-        model_key: jax.Array,
-        rows: jax.Array | None,
-        arrays: list,
+        self, latents: dict, state: State, guide_key: jax.Array, model_key: jax.Array, data: Data
     ) -> jax.Array:
-        params = self._space.constrain(state)
+        (rows, arrays), params = data, self._space.constrain(state)
         args, kwargs = self._arguments.rebuilt(arrays)
         model, guide = self.model, self.guide
         if rows is not None:
