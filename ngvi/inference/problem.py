@@ -118,6 +118,10 @@ def fraction(plates: dict[str, tuple[int, int]], batch: str) -> float:
     return first
 
 
+#: Model and guide, with their arguments.
+ModelRun = tuple[Callable, Any, tuple, dict[str, Any]]
+
+
 class Objective(Protocol):
     """Runs the model; what both packages share of it is here.
 

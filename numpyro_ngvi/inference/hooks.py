@@ -95,18 +95,19 @@ class Hooks(shared.Hooks):
         # What constrains parameters is not known here, and need not be: they stay as they are.
         space = StateSpace(result.guide, dict(result.params), lambda params: params)
         run = result.model, result.guide, result.args, result.kwargs
-        return Problem(Objective(*run, space, "stein"), space, Metric), dict(result.params)
+        return Problem(Objective(run, space, "stein"), space, Metric), dict(result.params)
 
     def problem_in_models(self, result: Any) -> Problem:
         guide = NaturalGaussianGuide(result.model, family="diagonal")
-        return make_problem(result.model, guide, result.args, result.kwargs, random.key(0), "stein")
+        run = result.model, guide, result.args, result.kwargs
+        return make_problem(run, random.key(0), "stein")
 
     def state_of(self, problem: Problem, params: dict[str, Any]) -> State:
         return params
 
     def rows(self, result: Any, problem: Problem, state: State) -> ModelRows:
         own = state, posteriors(state), isinstance(result.guide, ReparametrizedGaussianGuide)
-        return ModelRows(result.model, result.guide, result.args, result.kwargs, *own)
+        return ModelRows((result.model, result.guide, result.args, result.kwargs), *own)
 
     def predictions(self, result: Any, *asked: Any) -> dict[str, jax.Array]:
         return predictions(result, *asked)

@@ -21,7 +21,7 @@ from ngvi.families.points import Points
 from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Sample
 from ngvi.inference.prices import SLOW, warn_of_slow
-from ngvi.inference.problem import Rows
+from ngvi.inference.problem import ModelRun, Rows
 from ngvi.inference.verdict.validation import NUM_IN_DOUBLE
 from numpyro_ngvi import estimators as curvature
 from numpyro_ngvi.families.coordinates import families_in
@@ -48,17 +48,10 @@ class Objective(problem.Objective):
 
     batch_in_words = "numpyro.plate('data', num_rows, subsample_size=len(y))"
 
-    def __init__(
-        self,
-        model: Callable,
-        guide: Callable,
-        args: tuple,
-        kwargs: dict[str, Any],
-        space: StateSpace,
-        estimator: str = "auto",
-    ) -> None:
+    def __init__(self, run: ModelRun, space: StateSpace, estimator: str = "auto") -> None:
         check_curvature(estimator, CURVATURES_OF_FIT)
-        self.model, self._space, self._arguments = model, space, Arguments(args, kwargs)
+        self.model, guide, args, kwargs = run
+        self._space, self._arguments = space, Arguments(args, kwargs)
         is_plain = type(guide) is NaturalGaussianGuide and not space.has_model_parameters
         products = max(curvature.num_products(family) for family in families_in(space.initial))
         obstacle = functools.partial(self._obstacle, args, kwargs)

@@ -15,7 +15,7 @@ from numpyro.infer.initialization import init_to_median, init_to_uniform
 
 from ngvi._foreign import note_foreign_arguments
 from ngvi.inference import set_up as shared
-from ngvi.inference.problem import Problem
+from ngvi.inference.problem import ModelRun, Problem
 from numpyro_ngvi.guide import NaturalGaussianGuide
 from numpyro_ngvi.guide.prototype import Keyed
 from numpyro_ngvi.inference.first_look import as_numpy
@@ -24,23 +24,16 @@ from numpyro_ngvi.inference.objective import Objective
 from numpyro_ngvi.inference.space import State, StateSpace, check_has_gaussian, gaussians
 
 
-def make_problem(
-    model: Callable,
-    guide: Callable,
-    args: tuple,
-    kwargs: dict[str, Any],
-    rng_key: jax.Array,
-    curvature: str = "auto",
-) -> Problem:
+def make_problem(run: ModelRun, rng_key: jax.Array, curvature: str = "auto") -> Problem:
     """Set up guide and parameters.
 
     :raises ValueError: for a guide without a Gaussian, an unknown curvature, or Hessians of a log
         density that has none.
     """
-    initial, constrain = _initial(model, guide, args, kwargs, rng_key)
-    check_has_gaussian(guide, initial)
-    space = StateSpace(guide, initial, constrain)
-    return Problem(Objective(model, guide, args, kwargs, space, curvature), space, Metric)
+    initial, constrain = _initial(*run, rng_key)
+    check_has_gaussian(run[1], initial)
+    space = StateSpace(run[1], initial, constrain)
+    return Problem(Objective(run, space, curvature), space, Metric)
 
 
 def _initial(
@@ -75,7 +68,7 @@ def set_up(
 
     def at(model: Callable, init_loc_fn: Callable) -> shared.Made:
         own = given.make_guide(model, init_loc_fn) if given.guide is None else given.guide
-        problem = make_problem(model, own, *run, rng_key, curvature)
+        problem = make_problem((model, own, *run), rng_key, curvature)
         for part in gaussians(given.guide):
             part._latent_shapes.require_sites(part._latent_shapes.found(model, *run))
         return problem, own

@@ -40,25 +40,19 @@ NUMBERS_AT_ONCE = 2**18
 class ModelRows:
     """Log likelihoods of the rows of a model and its guide.
 
+    :param run: model and guide, with their arguments.
     :param here: the Gaussians by the guide's sites.
     :param is_mapped: whether latents are no affine functions of the Gaussians' coordinates.
     """
 
     def __init__(
-        self,
-        model: Callable,
-        guide: Callable,
-        args: tuple,
-        kwargs: dict[str, Any],
-        params: dict[str, Any],
-        here: dict[str, Family],
-        is_mapped: bool = False,
+        self, run: tuple, params: dict[str, Any], here: dict[str, Family], is_mapped: bool = False
     ) -> None:
         self._params, self._here, self._is_mapped = params, here, is_mapped
-        self._arguments, self._dims = Arguments(args, kwargs), [q.dim for q in here.values()]
+        self._arguments, self._dims = Arguments(*run[2:]), [q.dim for q in here.values()]
         self._dtype = next(iter(here.values())).loc.dtype
         self.eps = float(jnp.finfo(self._dtype).eps)
-        self._density = LogDensity(model, guide, args, kwargs, random.key(0))
+        self._density = LogDensity(*run, random.key(0))
         self.is_enumerated = self._density.is_enumerated
         facts: dict[str, _Facts] = {}
         if not self.is_enumerated:

@@ -115,14 +115,15 @@ class Hooks(shared.Hooks):
         run = result.model, result.guide, result.args, result.kwargs
         plan, *made_of = vars(result).get(PLAN, (None,) * 5)
         plan = plan if all(map(operator.is_, made_of, run)) else None
-        problem: Any = make_problem(*run, curvature="stein", plan=plan)
+        problem: Any = make_problem(run, curvature="stein", plan=plan)
         vars(result)[PLAN] = problem.objective._plan, *run
         replay(problem.objective.density, result.guide, result._replays)
         return problem, problem.space.initial
 
     def problem_in_models(self, result: Any) -> Problem:
         guide = NaturalGaussianGuide(result.model, family="diagonal")
-        problem = make_problem(result.model, guide, result.args, result.kwargs, curvature="stein")
+        run = result.model, guide, result.args, result.kwargs
+        problem = make_problem(run, curvature="stein")
         replay(problem.objective.density, guide, result._replays)
         return problem
 

@@ -18,7 +18,7 @@ from ngvi.estimators.choice import Case
 from ngvi.estimators.points import mixture_in
 from ngvi.inference import problem
 from ngvi.inference.estimate import Direction, Estimate, Group, Sample
-from ngvi.inference.problem import Rows
+from ngvi.inference.problem import ModelRun, Rows
 from ngvi.latents.layout import Site
 from pyro_ngvi import estimators
 from pyro_ngvi.estimators import PointsBySite, log_q, make_estimator, make_plan, num_products
@@ -50,20 +50,14 @@ class Objective(problem.Objective):
     batch_in_words = "pyro.plate('data', num_rows, subsample=y)"
 
     def __init__(
-        self,
-        model: Callable,
-        guide: Callable,
-        args: tuple,
-        kwargs: dict[str, Any],
-        space: StateSpace,
-        estimator: str = "auto",
-        plan: Plan | None = None,
+        self, run: ModelRun, space: StateSpace, estimator: str = "auto", plan: Plan | None = None
     ) -> None:
-        self.args, self.kwargs, self._model = args, kwargs, model
+        self._model, guide, args, kwargs = run
+        self.args, self.kwargs = args, kwargs
         self._space, self._each_row = space, EachRow()
         # As NUTS takes it.
         if plan is None:
-            self._plan, self.density = make_plan(model, guide, args, kwargs, validate=False)
+            self._plan, self.density = make_plan(*run, validate=False)
         else:
             self._plan, self.density = plan, plan.density(args, kwargs)
         self._leaves = list(space.live.values())

@@ -20,7 +20,7 @@ from ngvi._foreign import note_foreign_arguments
 from ngvi.errors import InvalidStartError
 from ngvi.estimators.choice import CURVATURES_OF_FIT, check_curvature
 from ngvi.inference import set_up as shared
-from ngvi.inference.problem import Problem
+from ngvi.inference.problem import ModelRun, Problem
 from pyro_ngvi.estimators.plan import Plan
 from pyro_ngvi.guide import NaturalGaussianGuide, ReparametrizedGaussianGuide
 from pyro_ngvi.inference.first_look import as_numpy
@@ -34,13 +34,7 @@ from pyro_ngvi.tracing.recording import Replays
 
 
 def make_problem(
-    model: Callable,
-    guide: Callable,
-    args: tuple,
-    kwargs: dict[str, Any],
-    seed: int = 0,
-    curvature: str = "auto",
-    plan: Plan | None = None,
+    run: ModelRun, seed: int = 0, curvature: str = "auto", plan: Plan | None = None
 ) -> Problem:
     """Set up guide and parameters.
 
@@ -50,11 +44,11 @@ def make_problem(
         density that has none.
     """
     check_curvature(curvature, CURVATURES_OF_FIT)
-    check_has_gaussian(guide)
+    check_has_gaussian(run[1])
     with repeatable_noise(), torch.enable_grad():
         torch.manual_seed(seed)
-        space = StateSpace(model, guide, args, kwargs)
-        objective = Objective(model, guide, args, kwargs, space, curvature, plan)
+        space = StateSpace(*run)
+        objective = Objective(run, space, curvature, plan)
     return Problem(objective, space, functools.partial(Metric, each_row=EachRow()))
 
 
@@ -82,7 +76,7 @@ def set_up(
         if own is None:
             own = given.make_guide(model, init_loc_fn)
             forget_others(own)
-        problem = make_problem(model, own, *run, seed, curvature)
+        problem = make_problem((model, own, *run), seed, curvature)
         if given.guide is None:
             check_no_new_latent(problem.objective._plan.facts.unguided)
         return problem, own

@@ -38,7 +38,7 @@ def problem_of(name, family="diagonal", make=constrained, precision="float64", *
 
             seed = jax.random.key(0)
         guide = ppl.guide(model, family, **options)
-        return ppl.module("inference.set_up").make_problem(model, guide, args, {}, seed)
+        return ppl.module("inference.set_up").make_problem((model, guide, args, {}), seed)
 
 
 # -- values ---------------------------------------------------------------------------

@@ -52,7 +52,9 @@ def problem_of(name, make, family="auto", curvature="auto", by_modes=False):
             seed = jax.random.key(0)
         new = ppl.package.ReparametrizedGaussianGuide if by_modes else ppl.guide
         guide = new(model, family=family)
-        return ppl.module("inference.set_up").make_problem(model, guide, args, {}, seed, curvature)
+        return ppl.module("inference.set_up").make_problem(
+            (model, guide, args, {}), seed, curvature
+        )
 
 
 # -- the same steps -------------------------------------------------------------------
@@ -128,5 +130,5 @@ def test_a_draw_at_which_the_model_is_invalid_is_no_exception():
         for seed in range(8):
             ppl.forget()
             guide = ppl.guide(model, init_scale=2.0, init_loc_fn=ppl.autoguide.init_to_feasible)
-            problem = make_problem(model, guide, (ppl.array(0.3),), {}, seed)
+            problem = make_problem((model, guide, (ppl.array(0.3),), {}), seed)
             assert not problem.space.has_model_parameters
