@@ -51,10 +51,8 @@ def problem_of(name, make, family="auto", curvature="auto", by_modes=False):
 
             seed = jax.random.key(0)
         new = ppl.package.ReparametrizedGaussianGuide if by_modes else ppl.guide
-        guide = new(model, family=family)
-        return ppl.module("inference.set_up").make_problem(
-            (model, guide, args, {}), seed, curvature
-        )
+        run = model, new(model, family=family), args, {}
+        return ppl.module("inference.set_up").make_problem(run, seed, curvature)
 
 
 # -- the same steps -------------------------------------------------------------------
