@@ -12,6 +12,8 @@ import math
 import time
 from typing import Any
 
+import numpy as np
+
 from ngvi._warn import warn
 from ngvi.inference.draws.proposals import NUM_DRAWS
 from ngvi.inference.monitor import LOGGER, Monitor
@@ -42,18 +44,23 @@ def warn_of_slow(seconds: float, at_least: str = "") -> None:
         )
 
 
-def say_price(result: Any, what: str, evaluations: float, gradients: float = 0.0) -> None:
+def say_price(
+    result: Any, what: str, evaluations: float, gradients: float = 0.0, programs: int = 1
+) -> None:
     """Log what a call will take, and warn where that is longer than the fit took.
 
     :param result: a ``FitResult``.
     :param evaluations: of the log density, at most.
     :param gradients: besides these.
+    :param programs: to be compiled, at most.
     """
     prices = result.cost.prices
     seconds = evaluations * _known(prices.draw) + gradients * _known(prices.gradient)
+    compiling = programs * _known(prices.program)
     evaluations += gradients
-    words = "%s: at most %d runs of the model, which take %.2g s once compiled"
-    LOGGER.info(words, what, evaluations, seconds)
+    words = "%s: at most %d runs of the model, which take %.2g s"
+    words += ", and compilation as much as %.2g s" if compiling else "%.0s"
+    LOGGER.info(words, what, evaluations, seconds, compiling)
     if seconds > max(result.seconds, UNSAID):
         warn(
             f"{what} runs the model up to {evaluations:,.0f} times, about {seconds:,.0f} s where "
@@ -104,10 +111,13 @@ class Timed(Forwarding):
             amounts, cost = _amounts(name, at), self.inner.cost
             needed = [count * getattr(cost.prices, kind) for kind, count in amounts.items()]
             self._monitor.look_at_clock(_known(*needed) + self._of_report())
-            programs, start = self.inner.num_programs, time.perf_counter()
+            before, start = self.inner.num_programs, time.perf_counter()
             answer = found(state, at)
-            if self.inner.num_programs == programs:  # none was compiled meanwhile
-                seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            if programs := self.inner.num_programs - before:
+                mean = float(np.nanmean([cost.prices.program, seconds / programs]))
+                cost.prices = dataclasses.replace(cost.prices, program=mean)
+            else:
                 call = {"call": seconds} if name == "gradient" else {}
                 _note(cost, {kind: seconds / count for kind, count in amounts.items()} | call)
             return answer

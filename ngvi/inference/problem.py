@@ -41,6 +41,7 @@ class Prices:
     group: float = math.nan  #: Seconds of a group of draws, with its natural gradient.
     by_modes: float = math.nan  #: Seconds of a group with locals by their conditional modes.
     own: float = math.nan  #: Seconds of a gradient without modes, of a fit that tried both ways.
+    program: float = math.nan  #: Mean seconds to compile one of NumPyro's programs.
 
     @property
     def draw(self) -> float:

@@ -271,7 +271,9 @@ class FitResult(WithRows):
         wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
         wanted = {name: check_flag(value, name) for name, value in wanted.items()}
         num_samples = check_count(num_samples, "num_samples")
-        say_price(self, "to_arviz", num_samples * sum(wanted.values()))
+        say_price(
+            self, "to_arviz", num_samples * sum(wanted.values()), programs=1 + sum(wanted.values())
+        )
         labels = Labels(coords or {}, dims or {})
         return chains.for_arviz(self, self.sample(num_samples, **options), wanted, labels)
 

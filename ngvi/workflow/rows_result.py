@@ -37,6 +37,9 @@ from ngvi.workflow.streaming import account, check_shapes, fewer, in_one_step, i
 from ngvi.workflow.target import Target, depends, num_of_sites
 from ngvi.workflow.units import Units, check_rows, make_units
 
+#: Programs of a log density by its rows: values, gradients, second derivatives, steps.
+PROGRAMS_OF_ROWS = 4
+
 
 def mean_and_factor(family: Any) -> tuple[Any, Any]:
     """Return mean and factor of a family as its arrays; see :class:`DenseGaussian`."""
@@ -85,7 +88,8 @@ def of_rows(
     with result._at_model() as found:
         known = known_target(result, what, *found)
         target = known.target
-        say_price(result, what, evaluations or num_of_sites(target, known.q), gradients)
+        of_sites = num_of_sites(target, known.q)
+        say_price(result, what, evaluations or of_sites, gradients, PROGRAMS_OF_ROWS)
         with target.rows.running():
             of_latents = functools.partial(depends, target, known.q)
             yield known, make_units(target.rows, plate, known.latents, of_latents)
@@ -162,7 +166,7 @@ def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
     start_time = time.perf_counter()
     with new._at_model() as found:
         target = known_target(new, what.partition("(")[0], *found).target
-        say_price(new, what, DEFAULTS.num_joint, gradients_of_steps(q))
+        say_price(new, what, DEFAULTS.num_joint, gradients_of_steps(q), PROGRAMS_OF_ROWS)
         with target.rows.running():
             steps = climb(target, q)
     if steps is None:

@@ -61,9 +61,7 @@ def counted(ppl, seen):
     return identity
 
 
-def model_of(ppl, seen):
-    identity = counted(ppl, seen)
-
+def model_of(ppl, identity):
     def model(x, y=None):
         a = ppl.sample("a", ppl.dist.Normal(ppl.array(0.0), 1.0))
         b = ppl.sample("b", ppl.dist.Normal(ppl.array(0.0), 1.0))
@@ -79,7 +77,9 @@ def slow(ppl, seen):
     prices = Prices(value=0.05, gradient=0.15)
     known = {"cost": Cost(400, 0, 300, prices=prices), "seconds": 60.0}
     at = np.array([0.2, 0.6]), 0.4 * np.eye(2)
-    return result(ppl, model_of(ppl, seen), (ppl.array(X), ppl.array(Y)), at=at, **known)
+    return result(
+        ppl, model_of(ppl, counted(ppl, seen)), (ppl.array(X), ppl.array(Y)), at=at, **known
+    )
 
 
 @pytest.mark.slow
@@ -105,3 +105,12 @@ def test_every_call_of_a_result_says_its_price(ppl, tmp_path, caplog):
 def test_a_price_above_the_fits_is_a_warning(ppl):
     with pytest.warns(UserWarning, match="predictive runs the model up to 1,300 times, about 65 s"):
         slow(ppl, []).predictive(num_samples=1300)
+
+
+def test_a_price_has_compilation_in_it(ppl, caplog):
+    fitted = ppl.fit(model_of(ppl, lambda rate: rate), ppl.array(X), ppl.array(Y), draws="gaussian")
+    caplog.set_level(logging.INFO, "ngvi")
+    fitted.to_arviz(num_samples=100)
+    (said,) = [one.getMessage() for one in caplog.records if "to_arviz" in one.msg % one.args]
+    assert ("and compilation as much as" in said) == ppl.is_numpyro
+    assert (fitted.cost.prices.program > 0) == ppl.is_numpyro
