@@ -58,15 +58,11 @@ def _supports_at(
 
 
 def running_supports(
-    model: Callable,
-    trace: dict[str, Any],
-    names: list[str],
-    values: dict[str, jax.Array],
-    args: tuple,
-    kwargs: dict,
+    model: Callable, run: tuple, trace: dict[str, Any], names: list[str], values: dict
 ) -> dict[str, Constraint]:
     """Return the supports of these sites in a run of the model.
 
+    :param run: its arguments.
     :param trace: of the model, with the supports of the other sites.
     :param values: unconstrained, by site.
     """
@@ -86,5 +82,5 @@ def running_supports(
     seeded = handlers.seed(handlers.substitute(model, substitute_fn=substituted), rng_seed=0)
     # Parameters, on which a support may depend, are those of the run around.
     with handlers.block(hide_fn=lambda site: site["type"] != "param"):
-        seeded(*args, **kwargs)
+        seeded(*run[0], **run[1])
     return found

@@ -231,8 +231,8 @@ class NaturalGaussianGuide(guide.NaturalGaussianGuide, AutoContinuous):
         values = self._unpack_latent(latent)
         supports = self._supports
         if self._dynamic:
-            run = self.prototype_trace, self._dynamic, values, args, kwargs
-            supports = running_supports(self.model, *run)
+            known = self.prototype_trace, self._dynamic, values
+            supports = running_supports(self.model, (args, kwargs), *known)
         return minibatch.sample(values, self.prototype_trace, supports, plates)
 
     def _sample_latent(self, *args: Any, **kwargs: Any) -> jax.Array:

@@ -188,8 +188,8 @@ class Objective(problem.Objective):
         sites = [site.name for site in self.guide.sites] if is_plain else []
 
         def drawn(seed: np.uint32, arrays: list) -> tuple[jax.Array, dict[str, jax.Array]]:
-            run = self._arguments.rebuilt(arrays)
-            return draws_of_prior(self.model, sites, params, *run, random.key(seed), count)
+            keys = random.split(random.key(seed), count)
+            return draws_of_prior(self.model, self._arguments.rebuilt(arrays), sites, params, keys)
 
         try:
             run = compiled(drawn, runs_once=True)

@@ -14,17 +14,14 @@ from numpyro_ngvi.tracing.sites import is_enumerated, scale_of
 
 
 def enumerated_log_density(
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    scales: tuple[float | None, ...],
-    max_plate_nesting: int,
+    model: Callable, run: tuple, scales: tuple[float | None, ...], max_plate_nesting: int
 ) -> jax.Array:
     """Return the log density of a model, with its enumerated latents summed out.
 
     Latents that are independent of each other may count differently often.
 
     :param model: seeded, with values for all other latents.
+    :param run: its arguments.
     :param scales: how many times its sites count, as :func:`scale_of` has it.
     :raises ValueError: for a site that counts differently often from an enumerated latent that it
         depends on.
@@ -33,11 +30,11 @@ def enumerated_log_density(
 
     first = -1 - max_plate_nesting
     if len(scales) > 1:
-        _check_scales(enum(model, first), args, kwargs)
+        _check_scales(enum(model, first), *run)
     total = 0.0
     for scale in scales:
         summed = enum(model if scales == (1.0,) else SitesOfScale(model, scale), first)
-        total = total + (scale or 1.0) * log_density(summed, args, kwargs, {})[0]
+        total = total + (scale or 1.0) * log_density(summed, *run, {})[0]
     return total
 
 

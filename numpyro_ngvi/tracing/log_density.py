@@ -171,10 +171,9 @@ class LogDensity:
         draws = {name: site["value"] for name, site in trace.items() if name not in params}
         run_key, _ = random.split(model_key)  # as the stock ELBOs do
         model = handlers.substitute(handlers.seed(model, run_key), data={**params, **draws})
-        run = enumerated_log_density(
-            model, self.args, self.kwargs, self._scales, self.max_plate_nesting
-        )
-        return run - sum(log_q.values())
+        run = self.args, self.kwargs
+        found = enumerated_log_density(model, run, self._scales, self.max_plate_nesting)
+        return found - sum(log_q.values())
 
     def conditioned_guide(
         self,

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import random
 from numpyro import handlers
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer.initialization import init_to_uniform
@@ -20,17 +19,13 @@ AT_ONCE = 25
 
 
 def draws_of_prior(
-    model: Callable,
-    sites: Sequence[str],
-    params: dict[str, Any],
-    args: tuple,
-    kwargs: dict,
-    rng_key: jax.Array,
-    count: int,
+    model: Callable, run: tuple, sites: Sequence[str], params: dict[str, Any], keys: jax.Array
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Draw latents, unconstrained, shape ``(count, d)``; somewhere where a prior is improper.
+    """Draw latents, unconstrained, shape ``(N, d)``; somewhere where a prior is improper.
 
+    :param run: the model's arguments.
     :param sites: the latents, in the order of the vector.
+    :param keys: of the draws, ``N`` of them.
     :return: beside them, which parameters of distributions are outside of their domain, at which
         part of the draws.
     """
@@ -38,9 +33,8 @@ def draws_of_prior(
     def one(key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         seeded = handlers.substitute(handlers.seed(model, key), data=params)
         with handlers.block():
-            trace = handlers.trace(handlers.substitute(seeded, substitute_fn=_anywhere)).get_trace(
-                *args, **kwargs
-            )
+            started = handlers.trace(handlers.substitute(seeded, substitute_fn=_anywhere))
+            trace = started.get_trace(*run[0], **run[1])
         outside: dict[str, jax.Array] = {}
         for name, site in trace.items():
             if site["type"] == "sample":
@@ -50,7 +44,7 @@ def draws_of_prior(
         return jnp.concatenate([jnp.zeros(0), *parts]), outside
 
     # Few at once: parameters of many rows take memory.
-    draws, outside = jax.lax.map(one, random.split(rng_key, count), batch_size=AT_ONCE)
+    draws, outside = jax.lax.map(one, keys, batch_size=AT_ONCE)
     return draws, jax.tree.map(jnp.mean, outside)
 
 
