@@ -82,11 +82,7 @@ class _Climb:
     """Ascent from one point."""
 
     def __init__(
-        self,
-        problem: Problem,
-        start: np.ndarray,
-        options: StartOptions,
-        is_known: Callable[[np.ndarray, float], bool],
+        self, problem: Problem, start: np.ndarray, options: StartOptions, is_known: Callable
     ) -> None:
         self.problem, self.options, self.place, self.is_known = problem, options, start, is_known
         self.value, self.slope = -math.inf, np.zeros(len(start))

@@ -131,11 +131,9 @@ class Hooks(shared.Hooks):
         return problem.space.restored(params)
 
     def rows(self, result: Any, problem: Any, state: State) -> ModelRows:
-        objective, space = problem.objective, problem.space
-        density, here = objective.density, space.by_site(state)
         is_mapped = isinstance(result.guide, ReparametrizedGaussianGuide)
-        rows = density, here, space.tensors, objective.draws_per_pass, is_mapped
-        return ModelRows(*rows, functools.partial(replay, density, result.guide))
+        replayed = functools.partial(replay, problem.objective.density, result.guide)
+        return ModelRows(problem, problem.space.by_site(state), is_mapped, replayed)
 
     @torch.no_grad()
     def predictions(self, result: Any, *asked: Any) -> dict[str, Tensor]:

@@ -125,28 +125,21 @@ class DataParallel(ELBO):
     def loss(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
         """Minus the bound of all rows in nats."""
         with torch.no_grad():
-            return self._together(self.elbo.loss, False, model, guide, args, kwargs)
+            return self._together(self.elbo.loss, False, (model, guide, args, kwargs))
 
     def loss_and_grads(self, model: Callable, guide: Callable, *args: Any, **kwargs: Any) -> float:
         """Minus the bound of all rows in nats; leaves its gradients in the parameters' ``grad``."""
-        return self._together(self.elbo.loss_and_grads, True, model, guide, args, kwargs)
+        return self._together(self.elbo.loss_and_grads, True, (model, guide, args, kwargs))
 
     def _get_trace(self, *args: Any) -> Any:
         return self.elbo._get_trace(*args)
 
     # -- a step -----------------------------------------------------------------------
 
-    def _together(
-        self,
-        function: Callable,
-        has_grads: bool,
-        model: Callable,
-        guide: Callable,
-        args: tuple,
-        kwargs: dict,
-    ) -> float:
+    def _together(self, function: Callable, has_grads: bool, run: tuple) -> float:
+        model, guide, args, kwargs = run
         if self._set_up is None or not self._set_up.is_for(model, guide):
-            self._set_up = self._new_set_up(model, guide, args, kwargs)
+            self._set_up = self._new_set_up(*run)
         workers, (seen, _, plates, leaves) = self.workers, self._set_up
         token = SPLIT_OVER_WORKERS.set(True)
         try:

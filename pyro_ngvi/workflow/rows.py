@@ -21,7 +21,6 @@ from pyro_ngvi.estimators.moments import gradients_of
 from pyro_ngvi.estimators.quadrature import TorchCalculus, derivatives, of_shape
 from pyro_ngvi.families.base import Family
 from pyro_ngvi.host import doubles
-from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.additive_terms import elementwise_terms_of
 from pyro_ngvi.tracing.messengers import quiet
 from pyro_ngvi.tracing.partly_observed import mask_of
@@ -35,25 +34,18 @@ WEIGHTS = "_ngvi_weights"
 class ModelRows:
     """Log likelihoods of the rows of a model and its guide.
 
-    :param density: of one set of arguments.
+    :param problem: of one set of arguments.
     :param here: the Gaussians by the guide's sites.
-    :param split: latent vectors ``(K, d)`` by these sites.
-    :param at_once: draws that share a run.
     :param is_mapped: whether latents are no affine functions of the Gaussians' coordinates.
     :param replay: has model and guide run by these.
     """
 
     def __init__(
-        self,
-        density: LogDensity,
-        here: dict[str, Family],
-        split: Callable[[np.ndarray], dict[str, Tensor]],
-        at_once: int,
-        is_mapped: bool,
-        replay: Callable[[Replays], None],
+        self, problem: Any, here: dict[str, Family], is_mapped: bool, replay: Callable
     ) -> None:
-        self._is_mapped, self._replay = is_mapped, replay
-        self._density, self._here, self._split, self._at_once = density, here, split, at_once
+        self._here, self._is_mapped, self._replay = here, is_mapped, replay
+        self._density = density = problem.objective.density
+        self._split, self._at_once = problem.space.tensors, problem.objective.draws_per_pass
         facts, dtype = density.facts, next(iter(here.values())).loc.dtype
         self.eps = float(torch.finfo(dtype).eps)
         self.is_enumerated = facts.is_enumerated or facts.guide_is_enumerated
