@@ -179,12 +179,12 @@ class FitCall:
                 error.add_note(f"guide= was made for the model {of_guide}, and fit has {own}.")
             self.model_call.explain(error)
             raise
-        check_size(self.ppl.gaussians(ready.guide), given.family, given.guide, self.request.init)
+        parts = self.ppl.gaussians(ready.guide)
+        check_size(parts, given.family, given.guide, self.request.init)
         if given.init is not None:
-            check_same_latents(given.init, self.ppl.gaussians(ready.guide))
+            check_same_latents(given.init, parts)
         if ready.has_start:
-            is_alone = self.ppl.gaussians(ready.guide) == [ready.guide]
-            has_batches = self.batches is not None
+            is_alone, has_batches = parts == [ready.guide], self.batches is not None
             check_may_draw(given.draws, ready.problem, is_alone, has_batches)
         if self.is_mixed and ready.has_start:
             check_density(ready.problem)
@@ -250,28 +250,22 @@ class FitCall:
             ready, outcome, problem = self._fitted(ready, problem, state)
         starts = outcome.search and outcome.search.starts  # none of a mixture
         cut_off = starts.cut_off() if starts else ""
-        optima = found_optima(outcome, problem)
+        parts, why = self.ppl.gaussians(ready.guide), ready.error or self._why_no_start(outcome)
         result = self.result_type(
             model=ready.model,
             args=self.args,
             kwargs=self.kwargs,
             guide=ready.guide,
             params=problem.space.params(outcome.optimum.state),
-            optima=optima,
+            optima=found_optima(outcome, problem),
             _draws=self.given.draws,
             **self.own_fields(),
-            **account(
-                outcome,
-                problem,
-                self.request,
-                ready.error or self._why_no_start(outcome),
-                self.ppl.gaussians(ready.guide),
-            ),
+            **account(outcome, problem, self.request, why, parts),
         )
         self.keep_plan(result)
         self._draw(result, outcome, problem)
         # Of rows in batches, or of other guides, no one run is the density.
-        if self.batches is None and self.ppl.gaussians(ready.guide) == [ready.guide]:
+        if self.batches is None and parts == [ready.guide]:
             at_mean = height(problem, outcome.optimum.state)
             known = result.validation
             result.validation = known and dataclasses.replace(known, height=at_mean)
