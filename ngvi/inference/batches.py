@@ -21,11 +21,7 @@ class Batches:
     """
 
     def __init__(
-        self,
-        batches: Any,
-        args: tuple,
-        kwargs: dict[str, Any],
-        to_own: Callable[[Any], Any] = lambda batch: batch,
+        self, batches: Any, args: tuple, kwargs: dict, to_own: Callable = lambda batch: batch
     ) -> None:
         if args:
             raise ValueError(
