@@ -221,6 +221,7 @@ CONSTANTS = {
     "pyro_ngvi.inference.metric.MIN_ROWS": SPEED,
     "pyro_ngvi.inference.objective.FEW_DRAWS": "failures before a prior is given up",
     "pyro_ngvi.inference.objective.MOST_NUMBERS": MEMORY,
+    "pyro_ngvi.inference.objective.WHOLE_RUNS": "one run in five that raises is met",
     "pyro_ngvi.linalg.batched.FEW_ENTRIES": SPEED,
     "pyro_ngvi.networks.gauss_newton.NUMBERS_AT_ONCE": MEMORY,
     "pyro_ngvi.tracing.particles._ROUNDING": "rounding",

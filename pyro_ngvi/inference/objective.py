@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,10 +33,19 @@ from pyro_ngvi.inference.space import State, StateSpace
 from pyro_ngvi.parallel.rows import SeesRows
 from pyro_ngvi.tracing import LogDensity
 from pyro_ngvi.tracing.arguments import tensors_in
-from pyro_ngvi.tracing.messengers import Domains, NanCholesky, quiet, repeatable_noise
+from pyro_ngvi.tracing.messengers import (
+    Domains,
+    LastLatentError,
+    Latents,
+    NanCholesky,
+    quiet,
+    repeatable_noise,
+)
 
 #: Draws of a prior that are tried: if these fail, all would.
 FEW_DRAWS = 5
+#: Runs of a prior that say whether the others, of which nothing but latents is needed, are safe.
+WHOLE_RUNS = 20
 #: Data of more numbers than these, 256 MiB, are not copied to double precision.
 MOST_NUMBERS = 2**25
 
@@ -179,29 +189,34 @@ class Objective(problem.Objective):
     ) -> tuple[np.ndarray | None, dict[str, float]]:
         guide, domains = self.guide, Domains()
         is_plain = type(guide) is NaturalGaussianGuide and guide.create_plates is None
-        sites = guide.sites if is_plain else []
+        sites, is_enumerated = guide.sites if is_plain else [], self._plan.facts.is_enumerated
         self._space.put(self._space.initial)
         draws: list[np.ndarray] = []
         # A draw at which a covariance is singular, or the model raises, takes none from the others.
         with repeatable_noise(), quiet(), NanCholesky():
             torch.manual_seed(int(rng.integers(2**31)) if is_plain else 0)
             while len(draws) < count and not (len(draws) >= FEW_DRAWS and np.isnan(draws).all()):
-                draws.append(self._prior_draw(sites, domains))
+                is_safe = not (is_enumerated or domains.found or np.isnan(draws).any())
+                may_end = is_safe and len(draws) >= WHOLE_RUNS
+                draws.append(self._prior_draw(sites, domains, may_end))
         outside = {words: number / len(draws) for words, number in domains.found.items()}
         can_be_sampled = is_plain and not np.isnan(draws).all()
         return np.stack(draws) if can_be_sampled else None, outside
 
-    def _prior_draw(self, sites: list[Site], domains: Domains) -> np.ndarray:
-        """Return one draw; NaN if the model raises."""
-        model = domains(InitMessenger(_anywhere)(self._model))
+    def _prior_draw(self, sites: list[Site], domains: Domains, may_end: bool) -> np.ndarray:
+        """Return one draw; NaN if the model raises.
+
+        :param may_end: whether the run may end at the last latent.
+        """
+        latents = Latents([site.name for site in sites], may_end)
         try:
-            with poutine.block():
-                trace = poutine.trace(model).get_trace(*self.args, **self.kwargs)
+            with poutine.block(), latents, contextlib.suppress(LastLatentError):
+                domains(InitMessenger(_anywhere)(self._model))(*self.args, **self.kwargs)
         except Exception:  # noqa: BLE001  it is the user's
             return np.full(self.dim, np.nan)
         if not sites:
             return np.zeros(self.dim)
-        nodes = [trace.nodes[site.name] for site in sites]
+        nodes = [latents.found[site.name] for site in sites]
         parts = [biject_to(node["fn"].support).inv(node["value"]).reshape(-1) for node in nodes]
         return doubles(torch.cat(parts))
 

@@ -37,6 +37,29 @@ class Domains(Messenger):
         self.found.update(words for words, flag in flags.items() if flag)
 
 
+class LastLatentError(Exception):
+    """A run has come to its last latent."""
+
+
+class Latents(Messenger):
+    """Keeps the latents of a run.
+
+    :param names: of the latents.
+    :param may_end: whether the run ends at the last of them, by :class:`LastLatentError`.
+    :ivar found: the sites by name.
+    """
+
+    def __init__(self, names: list[str], may_end: bool) -> None:
+        super().__init__()
+        self.names, self.may_end, self.found = set(names), may_end, dict[str, Any]()
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        if msg["name"] in self.names:
+            self.found[msg["name"]] = msg
+            if self.may_end and len(self.found) == len(self.names):
+                raise LastLatentError
+
+
 class WithoutSequences(Messenger):
     """A model without its sequential plates, whose elements are sites of their own.
 
