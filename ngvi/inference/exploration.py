@@ -40,6 +40,7 @@ class Explorer:
         self._ends: list[tuple[Ascent, Optimum]] = []
         self._images: list[tuple[Ascent, Optimum]] = []  # of these, at other places
         self._has_followed_image = False
+        self.led: list[tuple[np.ndarray, Ascent]] = []  # points whose ascents are known already
 
     def explore(self) -> None:
         """Look until a better optimum is unlikely, or the share is spent."""
@@ -91,6 +92,14 @@ class Explorer:
         """Follow some starts, drawn alike; return whether there were any."""
         if self.runs.problem.space.has_model_parameters:
             return self._round_of_parameters()
+        led, self.led = self.led or self._ascended(), []
+        for point, end in led:
+            if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
+                self._count(self._led_by(point, end))
+        return len(led) > 0
+
+    def _ascended(self) -> list[tuple[np.ndarray, Ascent]]:
+        """Return further points, and where ascents from them have led."""
         points = self.starts.points(self.options.num_starts)
         state, options = self.runs.best.state, self.runs.options.starts
         most = self._highest_own(self.runs.best)
@@ -99,10 +108,7 @@ class Explorer:
             return value < most and self.runs.is_inside(state, place)
 
         ends = map_ascents(self.runs.problem, state, points, options, is_known)
-        for point, end in zip(points, ends, strict=True):
-            if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
-                self._count(self._led_by(point, end))
-        return len(points) > 0
+        return list(zip(points, ends, strict=True))
 
     def _round_of_parameters(self) -> bool:
         own = Start(self.runs.best.state, GUIDE)

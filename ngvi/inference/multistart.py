@@ -168,10 +168,11 @@ class MultiStart:
 
     def _other_starts(self) -> Iterator[Start]:
         """Modes to which ascents lead, the highest first, and in turn with them any points."""
-        count = self.options.multi_start.num_starts
-        points = np.concatenate([self.starts.highest(2), self.starts.points(count)])
+        alike = self.starts.points(self.options.multi_start.num_starts)
+        points = np.concatenate([self.starts.highest(2), alike])
         state = self.runs.best.state if self.runs.optima else self.problem.space.initial
         ends = map_ascents(self.problem, state, points, self.options.starts)
+        self._explorer.led = list(zip(points, ends, strict=True))[-len(alike) :]
         ends = sorted(ends, key=lambda end: (not end.is_mode, -end.height))
         for end, point in zip(ends, points, strict=True):
             if math.isfinite(end.height):
