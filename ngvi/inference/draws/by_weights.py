@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -168,15 +167,13 @@ class ByWeights:
     def _num_more(self, found: Weighed, accuracy: Accuracy, is_mixture: bool) -> int:
         """Return how many more of the same draws to weigh.
 
-        Noise falls with the root of their number. Draws of a mixture may also see the end of a tail
-        that has no limit yet.
+        Noise falls with the root of their number, and a limit is twice an error. Draws of a mixture
+        may also see the end of a tail that has no limit yet.
         """
         if accuracy.is_accurate or accuracy.fault:
             return 0
-        worst = accuracy.worst_limit
-        if not math.isfinite(worst):  # of too few draws, whose limits are twice their errors
-            worst = 2.0 * accuracy.errors.max()
-        times = max(2.0, (worst / LEVELS.negligible) ** 2, ENOUGH_DRAWS / found.effective)
+        limit = 2.0 * accuracy.errors.max(initial=0.0)
+        times = max(2.0, (limit / LEVELS.negligible) ** 2, ENOUGH_DRAWS / found.effective)
         most = MOST_OF_MIXTURE if is_mixture else MOST_DRAWS
         price = self.result.cost.prices.draw
         if most * price > (seconds := self._most_seconds()):  # not if the price is not known
