@@ -172,7 +172,7 @@ class MultiStart:
         points = np.concatenate([self.starts.highest(2), alike])
         state = self.runs.best.state if self.runs.optima else self.problem.space.initial
         ends = map_ascents(self.problem, state, points, self.options.starts)
-        self._explorer.led = list(zip(points, ends, strict=True))[-len(alike) :]
+        self._explorer.led = list(zip(points, ends, strict=True))[len(points) - len(alike) :]
         ends = sorted(ends, key=lambda end: (not end.is_mode, -end.height))
         for end, point in zip(ends, points, strict=True):
             if math.isfinite(end.height):

@@ -124,6 +124,13 @@ def test_draws_of_the_prior_have_its_moments_on_the_unconstrained_scale(ppl):
     assert abs(np.corrcoef(draws.T) - np.eye(5)).max() < 0.2
 
 
+def test_runs_that_end_at_the_last_latent_draw_the_same(monkeypatch):
+    one = problem_of("pyro")
+    draws, _ = one.objective.prior(np.random.default_rng(0), 60)
+    monkeypatch.setattr("pyro_ngvi.inference.objective.WHOLE_RUNS", 60)
+    np.testing.assert_array_equal(one.objective.prior(np.random.default_rng(0), 60)[0], draws)
+
+
 def improper(ppl):
     def model():
         real = ppl.dist.constraints.real

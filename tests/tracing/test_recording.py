@@ -48,6 +48,7 @@ def agree(function, x=X, by=1.7):
         lambda x: torch.zeros_like(x).index_add(0, GROUPS, x[GROUPS]).masked_fill(x > 1, 2.0),
         lambda x: (torch.ones(3, 3, dtype=x.dtype) @ x) * x.detach() + float(DATA.max()),
         lambda x: DATA[DATA > 0].sum() * x.clone().mul_(2.0),
+        lambda x: torch.stack([x[0] * x[1], x[1].exp() * x[2], x[0] - x[2], x[2] ** 2]) + x[0],
     ],
 )
 def test_programs_do_the_same(value):
