@@ -203,6 +203,8 @@ class ByWeights:
         accuracy = Accuracy.of_weights(values, *of_weights, fault)
         rounding = self.problem.rounding(abs(float(found.raw.max())))
         if rounding > EQUAL and not accuracy.is_accurate:
-            words = f"log weights are rounded by about {rounding:.1g} nats: use float64"
+            is_double = self.problem.space.eps <= np.finfo(float).eps
+            way = "write the model with smaller numbers" if is_double else "use float64"
+            words = f"log weights are rounded by about {rounding:.1g} nats: {way}"
             return dataclasses.replace(accuracy, fault=words)
         return accuracy
