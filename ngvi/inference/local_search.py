@@ -237,8 +237,6 @@ class LocalSearch(Search):
         """
         options = self.options.local
         self.radius, refused, most = max(self.radius, LEVELS.notable), 0, 2 * options.check_every
-        # Steps of parameters alone have no length.
-        least = 0.0 if self.problem.space.has_model_parameters else self._rounding
         values = [self.estimate.value]
         while len(values) <= max_steps:
             found = self._corrected()
@@ -258,8 +256,8 @@ class LocalSearch(Search):
             ends = self._slope_at_the_end(step, estimate)
             if ends is None:
                 refused += 1
-                self._refuse(step, refused, estimate.value)
-                if refused >= most or not self.radius > least:
+                self._refuse(step, refused)
+                if refused >= most or not self.radius > 0:
                     return Status.STUCK
                 yield
                 continue
@@ -296,15 +294,12 @@ class LocalSearch(Search):
         slack += LEVELS.rounding_units * self.problem.rounding(value)
         return None if turned or new < value - slack else ends
 
-    def _refuse(self, step: Step, refused: int, value: float) -> None:
+    def _refuse(self, step: Step, refused: int) -> None:
         """Try shorter steps, and soon without the memory.
 
         :param refused: steps in a row.
-        :param value: of the bound at its end.
         """
-        # Where it fell by more than it was to rise, the top is much nearer.
-        has_fallen = self.estimate.value - value > step.slope
-        self.radius = LEVELS.shrinkage ** (1 + has_fallen) * step.length
+        self.radius = LEVELS.shrinkage * step.length
         self._metric().refused()
         if refused > 1:
             self._forget()
