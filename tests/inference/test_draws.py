@@ -13,6 +13,7 @@ from scipy import integrate, stats
 
 from ngvi.inference.draws import diagnostics, drawn, proposals
 from ngvi.inference.draws.accuracy import Accuracy, flat, numbers
+from ngvi.inference.draws.going_on import way_on
 from ngvi.inference.draws.pareto import smoothed
 from ngvi.inference.draws.proposals import Weighed
 from ngvi.inference.problem import Cost, Prices
@@ -531,6 +532,8 @@ def test_doubtful_draws_say_what_it_costs_to_go_on(ppl, price):
     seconds = ", 780 to 7,800 s" if price == 0.01 else ""
     said = f"result.with_draws('nuts') runs NUTS: about 50,000 to 500,000 gradients{seconds}."
     assert said in " ".join(str(fitted).split())
+    corrected = dataclasses.replace(fitted.diagnostics, method="corrected")
+    assert "runs NUTS, whose chains may miss such a tail: about" in way_on(fitted, corrected)
     assert (
         accurate.diagnostics.verdict == "accurate"
         and "gradients, " not in str(accurate).split("reason")[0]

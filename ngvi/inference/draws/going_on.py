@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ngvi.inference.arguments import NUTS
+from ngvi.inference.arguments import CORRECTED, NUTS
 from ngvi.inference.draws.accuracy import is_by_modes
 from ngvi.inference.draws.nuts import MOST_DRAWS
 from ngvi.inference.draws.others import TOO_LITTLE
+from ngvi.inference.draws.proposals import MAX_FEW
 from ngvi.inference.draws.sampler import NutsRequest, are_modes_dear, seconds_of_step
 from ngvi.inference.options import LEVELS
 from ngvi.inference.tables import two_digits
@@ -29,6 +30,8 @@ def way_on(result: Any, found: Any) -> str:
         return ""
     before, words = "", "result.with_draws('nuts') runs NUTS"
     counts = [float(USUAL_GRADIENTS), float(MOST_GRADIENTS)]
+    if found.method == CORRECTED and result.dim <= MAX_FEW:
+        words += ", whose chains may miss such a tail"
     if chains is not None:
         own, done = chains.accuracy, chains.num_gradients
         times = math.inf if own.fault else (own.worst_limit / LEVELS.negligible) ** 2
