@@ -16,6 +16,12 @@ from torch import Tensor
 from pyro_ngvi.parallel.rows import SeesRows, check_linear, shared_plates, shares
 from pyro_ngvi.tracing.messengers import SPLIT_OVER_WORKERS, quiet, repeatable_noise
 
+if dist.is_available():
+    # Defaults of its functions are the process group of the time of its import, and torch.func
+    # imports it. A group that they hold outlives `destroy_process_group`, and its threads can abort
+    # the program as that ends.
+    import torch.distributed.nn
+
 
 class Workers:
     """The workers of a process group; every method is called by all of them at once.

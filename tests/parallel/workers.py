@@ -165,9 +165,10 @@ def started_by_torchrun(folder: str) -> None:
     torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     found = steps("dense", rank, size)
+    torch.distributed.destroy_process_group()
+    found["threads"] = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 1
     with open(f"{folder}/{rank}.json", "w") as file:
         json.dump(found, file)
-    torch.distributed.destroy_process_group()
 
 
 def main(name: str, folder: str = "") -> None:
