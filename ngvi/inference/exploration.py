@@ -41,6 +41,7 @@ class Explorer:
         self._images: list[tuple[Ascent, Optimum]] = []  # of these, at other places
         self._has_followed_image = False
         self.led: list[tuple[np.ndarray, Ascent]] = []  # points whose ascents are known already
+        self._lost: list[float] = []  # heights of modes from which no optimum was reached
 
     def explore(self) -> None:
         """Look until a better optimum is unlikely, or the share is spent."""
@@ -77,11 +78,14 @@ class Explorer:
     def is_unlikely(self) -> bool:
         """Return whether as many starts again would hardly find a better optimum.
 
-        Starts without an optimum say nothing. A round of starts must say something, or most of
-        fewer, if the budget is spent before.
+        Starts without an optimum say nothing, but for modes higher than the best Gaussian's own:
+        each may be a better optimum. A round of starts must say something, or most of fewer, if the
+        budget is spent before.
         """
         counts = [one.count for one in self.runs.optima if one.count]
-        found = better_elsewhere(sum(counts), len(counts))
+        most = self._highest_own(self.runs.best) if self._lost else math.inf
+        lost = [round(height / LEVELS.worth) for height in self._lost if height > most]
+        found = better_elsewhere(sum(counts) + len(lost), len(counts), len({*lost}))
         self.report.probability = found
         is_most = sum(counts) >= self.report.num_without_optimum and not self._may_go_on()
         self.report.has_few = sum(counts) < self.options.num_starts and not is_most
@@ -95,7 +99,9 @@ class Explorer:
         led, self.led = self.led or self._ascended(), []
         for point, end in led:
             if math.isfinite(end.height) and (self._may_go_on() or self._known(end)):
-                self._count(self._led_by(point, end))
+                self._count(known := self._led_by(point, end))
+                if known is None and end.is_mode:
+                    self._lost.append(end.height)
         return len(led) > 0
 
     def _ascended(self) -> list[tuple[np.ndarray, Ascent]]:

@@ -204,6 +204,18 @@ def test_a_mode_without_mass_hides_no_optimum():
     assert outcome.converged
 
 
+def test_a_higher_mode_from_which_no_optimum_is_reached_may_be_a_better_one():
+    def broken(state, value):
+        return math.nan if state.mean.sum() > DISTANT.sum() / 2 else value
+
+    for weight, verdict in ((0.1, CERTIFIED), (100.0, LOCAL)):
+        two = mixture((1.0, [0.0, 0.0], 0.3), (weight, DISTANT, 0.3))
+        outcome = solved(Target(two, of_prior=(3.0, 4.0), change=broken))
+        np.testing.assert_allclose(outcome.optimum.state.mean, [0.0, 0.0], atol=0.1)
+        assert outcome.exploration.num_without_optimum > 0
+        assert outcome.verdict == verdict
+
+
 def test_other_parameters_of_the_model_are_tried():
     """The given ones lead to the lower of two optima."""
 

@@ -9,7 +9,8 @@ process of concentration ``a``, says how likely that is,
 and how many of the next ``n`` starts find an optimum that has not been met,
 ``M = sum_{j < n} a / (a + n + j)``. Nothing is known of ``a`` but a range, over which it is
 integrated out. The values of distinct optima are exchangeable, so that the best of ``K + M`` is a
-new one with probability ``M / (K + M)``.
+new one with probability ``M / (K + M)``. A mode higher than the best Gaussian's own, from which no
+optimum was reached, is one of ``K`` for the counting, and a new one for the best.
 
 Optima of the same bound count as one, for none of them is better: they may be mirror images, as
 where labels or signs change places. Each image holds as much of the posterior. They are images
@@ -98,19 +99,23 @@ class Exploration:
     has_few: bool = False
 
 
-def better_elsewhere(num_starts: int, num_optima: int) -> float:
-    """Return the probability that as many starts again find a better optimum.
+def better_elsewhere(num_starts: int, num_optima: int, num_lost: int = 0) -> float:
+    """Return the probability that a better optimum was seen, or as many starts again find one.
 
     :param num_starts: ``n``, drawn alike.
     :param num_optima: ``K``, distinct ones that they have led to.
+    :param num_lost: ``L``, distinct ones that they have come near and not reached.
     :return: one if there were no starts.
     """
     if not num_starts:
         return 1.0
     a = CONCENTRATIONS
     log_weights = (
-        num_optima * np.log(a) + scipy.special.gammaln(a) - scipy.special.gammaln(a + num_starts)
+        (num_optima + num_lost) * np.log(a)
+        + scipy.special.gammaln(a)
+        - scipy.special.gammaln(a + num_starts)
     )
     weights = np.exp(log_weights - log_weights.max())
     new = (a[:, None] / (a[:, None] + num_starts + np.arange(num_starts))).sum(1)
-    return float(weights @ (new / (num_optima + new)) / weights.sum())
+    others = num_lost + new
+    return float(weights @ (others / (num_optima + others)) / weights.sum())
