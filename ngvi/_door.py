@@ -81,7 +81,7 @@ ELSEWHERE = {
     "NaturalGaussianGuide": {
         "Predictive(model, guide=guide, ...), or fit(model, ...).sample(1000)": (
             "sample samples draws get_samples sample_posterior"
-        ),
+        )
     },
     "FitResult.summary": {"prob=; it is a table of all draws": "num_draws"},
     "Diagnostics": {

@@ -36,10 +36,7 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def of_fit(
-        cls,
-        problem: Problem,
-        state: State,
-        to_own: Callable[[np.ndarray], np.ndarray] = np.asarray,
+        cls, problem: Problem, state: State, to_own: Callable[[np.ndarray], np.ndarray] = np.asarray
     ) -> Coordinates:
         """Return those in which a Gaussian is ``N(0, I)``.
 

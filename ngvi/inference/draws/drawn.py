@@ -89,11 +89,7 @@ def _may_go_on(result: Any, makes: ByWeights, seconds: float) -> bool:
 
 
 def _by_nuts(
-    result: Any,
-    found: Diagnostics,
-    asked: str,
-    deadline: float,
-    makes: ByWeights,
+    result: Any, found: Diagnostics, asked: str, deadline: float, makes: ByWeights
 ) -> Diagnostics:
     """Return draws of chains that go on from a result, or the earlier draws if these are better.
 

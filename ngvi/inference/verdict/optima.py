@@ -109,12 +109,8 @@ def better_elsewhere(num_starts: int, num_optima: int, num_lost: int = 0) -> flo
     """
     if not num_starts:
         return 1.0
-    a = CONCENTRATIONS
-    log_weights = (
-        (num_optima + num_lost) * np.log(a)
-        + scipy.special.gammaln(a)
-        - scipy.special.gammaln(a + num_starts)
-    )
+    a, gammaln = CONCENTRATIONS, scipy.special.gammaln
+    log_weights = (num_optima + num_lost) * np.log(a) + gammaln(a) - gammaln(a + num_starts)
     weights = np.exp(log_weights - log_weights.max())
     new = (a[:, None] / (a[:, None] + num_starts + np.arange(num_starts))).sum(1)
     others = num_lost + new
