@@ -86,7 +86,7 @@ class Explorer:
         most = self._highest_own(self.runs.best) if self._lost else math.inf
         lost = [round(height / LEVELS.worth) for height in self._lost if height > most]
         found = better_elsewhere(sum(counts) + len(lost), len(counts), len({*lost}))
-        self.report.probability = found
+        self.report.probability, self.report.has_lost = found, bool(lost)
         is_most = sum(counts) >= self.report.num_without_optimum and not self._may_go_on()
         self.report.has_few = sum(counts) < self.options.num_starts and not is_most
         is_unlikely = found <= self.options.unseen and self.runs.best.count > 0

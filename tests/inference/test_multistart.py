@@ -214,6 +214,7 @@ def test_a_higher_mode_from_which_no_optimum_is_reached_may_be_a_better_one():
         np.testing.assert_allclose(outcome.optimum.state.mean, [0.0, 0.0], atol=0.1)
         assert outcome.exploration.num_without_optimum > 0
         assert outcome.verdict == verdict
+        assert outcome.exploration.has_lost == (verdict == LOCAL)
 
 
 def test_other_parameters_of_the_model_are_tried():

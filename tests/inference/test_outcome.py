@@ -55,6 +55,7 @@ def words(found, stddevs=None, effort="thorough", **options):
 
 NOT_OVER = Exploration(5, 2, 0.31, False)
 OF_FIRST = Exploration(12, 1, 0.31, False)  # of two fits, of which the second is kept
+LOST = Exploration(9, 1, 0.54, False, has_lost=True)
 NONE = Exploration()
 
 
@@ -97,7 +98,13 @@ def test_the_verdict_and_its_sentence_agree(found, verdict):
             outcome(explored=OF_FIRST),
             "8 of 12 starts reached it, 1 reached no optimum, 3 reached others of the",
         ),
+        (outcome(explored=NOT_OVER), "ruled out: as many more would find a better one with prob"),
         (outcome(explored=NOT_OVER), "better one with probability 0.31"),
+        (outcome(explored=LOST), "ruled out: a higher mode that led to no optimum has a better"),
+        (
+            outcome(explored=LOST),
+            "one, or as many more would find a better one with probability 0.54",
+        ),
         (outcome(explored=NONE), "other optima have not been looked for"),
     ],
 )

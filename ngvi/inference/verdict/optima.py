@@ -87,9 +87,10 @@ class Exploration:
 
     :ivar num_starts: that were made, drawn alike.
     :ivar num_without_optimum: of these, that have come to no optimum within a few steps.
-    :ivar probability: that as many starts again would find a better optimum.
+    :ivar probability: that as many starts again would find a better optimum, or one was seen.
     :ivar is_over: whether it is small enough.
     :ivar has_few: whether so few have come to an optimum that it says little.
+    :ivar has_lost: whether one that came to none ended at a mode higher than the best's own.
     """
 
     num_starts: int = 0
@@ -97,6 +98,7 @@ class Exploration:
     probability: float = 1.0
     is_over: bool = False
     has_few: bool = False
+    has_lost: bool = False
 
 
 def better_elsewhere(num_starts: int, num_optima: int, num_lost: int = 0) -> float:

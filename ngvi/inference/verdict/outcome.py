@@ -307,7 +307,8 @@ def _others(outcome: Outcome, effort: str) -> str:
     rest = count - found.num_without_optimum - sum(one.count for one in counted)
     if rest > 0:  # of the first of two fits, whose optima are not among these
         starts += f", {rest} reached others of the Gaussian over all latents"
-    chance = f"as many more would find a better one with probability {found.probability:.2f}"
+    lost = "a higher mode that led to no optimum has a better one, or " * found.has_lost
+    chance = f"{lost}as many more would find a better one with probability {found.probability:.2f}"
     if outcome.verdict == CERTIFIED:
         return f"{starts}; {chance}"
     why = "too few reached an optimum" if found.has_few else chance
