@@ -41,7 +41,7 @@ class Explorer:
         self._images: list[tuple[Ascent, Optimum]] = []  # of these, at other places
         self._has_followed_image = False
         self.led: list[tuple[np.ndarray, Ascent]] = []  # points whose ascents are known already
-        self._lost: list[float] = []  # heights of modes from which no optimum was reached
+        self._lost: list[float] = []  # heights of modes that led to no optimum
 
     def explore(self) -> None:
         """Look until a better optimum is unlikely, or the share is spent."""
@@ -78,9 +78,9 @@ class Explorer:
     def is_unlikely(self) -> bool:
         """Return whether as many starts again would hardly find a better optimum.
 
-        Starts without an optimum say nothing, but for modes higher than the best Gaussian's own:
-        each may be a better optimum. A round of starts must say something, or most of fewer, if the
-        budget is spent before.
+        Starts without an optimum say nothing, unless their modes are higher than the best
+        Gaussian's own: each of these may have a better optimum. A round of starts must say
+        something, or most of fewer, if the budget is spent before.
         """
         counts = [one.count for one in self.runs.optima if one.count]
         most = self._highest_own(self.runs.best) if self._lost else math.inf

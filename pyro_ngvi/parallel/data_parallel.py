@@ -17,9 +17,9 @@ from pyro_ngvi.parallel.rows import SeesRows, check_linear, shared_plates, share
 from pyro_ngvi.tracing.messengers import SPLIT_OVER_WORKERS, quiet, repeatable_noise
 
 if dist.is_available():
-    # Defaults of its functions are the process group of the time of its import, and torch.func
-    # imports it. A group that they hold outlives `destroy_process_group`, and its threads can abort
-    # the program as that ends.
+    # torch.func imports this module, whose functions have the process group of that moment as a
+    # default. Such a group outlives `destroy_process_group`, and its threads can abort a program
+    # that ends. Here the module is imported before there is a group.
     import torch.distributed.nn
 
 
@@ -144,7 +144,7 @@ class DataParallel(ELBO):
 
     def _together(self, function: Callable, has_grads: bool, run: tuple) -> float:
         model, guide, args, kwargs = run
-        if self._set_up is None or not self._set_up.is_for(model, guide):
+        if not self._set_up or (self._set_up.seen.model, self._set_up.guide) != (model, guide):
             self._set_up = self._new_set_up(*run)
         workers, (seen, _, plates, leaves) = self.workers, self._set_up
         token = SPLIT_OVER_WORKERS.set(True)
@@ -211,7 +211,3 @@ class _Shared(NamedTuple):
     guide: Callable
     plates: list[str]
     leaves: list[Tensor]
-
-    def is_for(self, model: Callable, guide: Callable) -> bool:
-        """Say whether they were made for these two."""
-        return self.seen.model == model and self.guide == guide

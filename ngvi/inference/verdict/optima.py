@@ -9,8 +9,8 @@ process of concentration ``a``, says how likely that is,
 and how many of the next ``n`` starts find an optimum that has not been met,
 ``M = sum_{j < n} a / (a + n + j)``. Nothing is known of ``a`` but a range, over which it is
 integrated out. The values of distinct optima are exchangeable, so that the best of ``K + M`` is a
-new one with probability ``M / (K + M)``. A mode higher than the best Gaussian's own, from which no
-optimum was reached, is one of ``K`` for the counting, and a new one for the best.
+new one with probability ``M / (K + M)``. A mode higher than the best Gaussian's own that led to no
+optimum counts in ``K`` where ``a`` is inferred, and in ``M`` where the best is.
 
 Optima of the same bound count as one, for none of them is better: they may be mirror images, as
 where labels or signs change places. Each image holds as much of the posterior. They are images
@@ -87,10 +87,10 @@ class Exploration:
 
     :ivar num_starts: that were made, drawn alike.
     :ivar num_without_optimum: of these, that have come to no optimum within a few steps.
-    :ivar probability: that as many starts again would find a better optimum, or one was seen.
+    :ivar probability: of a better optimum, at a mode that was seen or for as many starts again.
     :ivar is_over: whether it is small enough.
     :ivar has_few: whether so few have come to an optimum that it says little.
-    :ivar has_lost: whether one that came to none ended at a mode higher than the best's own.
+    :ivar has_lost: whether a mode higher than the best Gaussian's own led to no optimum.
     """
 
     num_starts: int = 0
@@ -102,11 +102,11 @@ class Exploration:
 
 
 def better_elsewhere(num_starts: int, num_optima: int, num_lost: int = 0) -> float:
-    """Return the probability that a better optimum was seen, or as many starts again find one.
+    """Return the probability of a better optimum, at a lost mode or for as many starts again.
 
     :param num_starts: ``n``, drawn alike.
     :param num_optima: ``K``, distinct ones that they have led to.
-    :param num_lost: ``L``, distinct ones that they have come near and not reached.
+    :param num_lost: the number of distinct higher modes that led to no optimum.
     :return: one if there were no starts.
     """
     if not num_starts:
