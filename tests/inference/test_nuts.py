@@ -142,6 +142,7 @@ def test_coordinates_are_mended_where_these_are_wrong(rng):
         z, slopes = own.z(theta.reshape(-1, 6)).reshape(theta.shape), -theta @ precision @ scale
         found, longer = own.adapted(z, slopes)
         assert (found is own) == (scale is root)
+        assert own.adapted(z, slopes, left=0.01)[0] is own  # nearly all draws are made
         mended = np.linalg.inv(found.scale) @ root
         assert np.linalg.cond(mended) < 2 or scale is root
         curvature = np.linalg.norm(scale.T @ precision @ scale, 2)
@@ -190,6 +191,18 @@ def test_chains_move_to_the_scales_of_latents_where_a_gradient_is_worth_more_the
         if moves:  # far from the mean an estimate is of few draws
             np.testing.assert_allclose(np.diag(sampler.coordinates.scale), sds, rtol=0.5)
         np.testing.assert_allclose(after.z.std((0, 1)), sds, rtol=0.3 if moves else 0.2)
+
+
+def test_draws_of_the_last_window_are_kept_where_nothing_has_diverged(rng):
+    own = Coordinates(np.zeros(5), np.eye(5))
+    place = Place(Wide(np.ones(5)), None, own, rng.standard_normal((32, 5)))
+    for request, is_kept in ((NutsRequest(), True), (NutsRequest(num_warmup=10), False)):
+        sampler = Sampler(place, np.zeros(32, int), rng, lambda: False)
+        sampler.warm_up(request)
+        theta, found = sampler._theta, sampler.run(7)
+        assert sampler.coordinates is own
+        assert np.array_equal(found.z[:, -1], theta) == is_kept
+        np.testing.assert_allclose(found.z.std(), 1.0, rtol=0.1)
 
 
 def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng, monkeypatch):

@@ -75,16 +75,19 @@ class Coordinates(NamedTuple):
         """Return gradients in these coordinates."""
         return gradient @ self.scale if self.scale.ndim > 1 else gradient * self.scale
 
-    def adapted(self, z: np.ndarray, slopes: np.ndarray) -> tuple[Coordinates, float]:
+    def adapted(
+        self, z: np.ndarray, slopes: np.ndarray, left: float = 1.0
+    ) -> tuple[Coordinates, float]:
         """Return the best coordinates, or these if none are worth a change.
 
         :param z: deviations of draws from their mean, ``(chains, draws, d)``.
         :param slopes: gradients there.
+        :param left: part of all draws that these coordinates still need: a change needs all anew.
         :return: beside them the factor by which steps may be longer.
         """
         z, slopes = (values.reshape(-1, values.shape[-1]) for values in (z, slopes))
         if self.scale.ndim == 1:
-            return self._rescaled(np.square(z).mean(0), np.square(slopes).mean(0))
+            return self._rescaled(np.square(z).mean(0), np.square(slopes).mean(0), left)
         moments, of_slopes = _moments(z), _moments(slopes)
         pairs = zip(np.array_split(z, 2), np.array_split(slopes, 2), strict=True)
         halves = [(_moments(one), _moments(other)) for one, other in pairs]
@@ -94,7 +97,7 @@ class Coordinates(NamedTuple):
             for way in ways:
                 found.append(_judged(way, *halves) + _judged(way, *halves[::-1]))
             best = int(np.argmin(found))
-            if found[best] * WORTH > found[0]:
+            if found[best] * WORTH > found[0] * left:
                 return self, 1.0
             change = ways[best - 1](moments, of_slopes)
         return self._changed(change, of_slopes)
@@ -114,10 +117,12 @@ class Coordinates(NamedTuple):
         longer = math.sqrt(before / after) if after > 0 else 1.0  # a density that is flat
         return Coordinates(self.centre, self.scale @ change), longer
 
-    def _rescaled(self, squares: np.ndarray, curvatures: np.ndarray) -> tuple[Coordinates, float]:
+    def _rescaled(
+        self, squares: np.ndarray, curvatures: np.ndarray, left: float
+    ) -> tuple[Coordinates, float]:
         is_known = (squares > 0) & (curvatures > 0)
         change = np.where(is_known, squares / np.where(is_known, curvatures, 1.0), 1.0) ** 0.25
-        if max(change.max(), 1.0 / change.min()) < WORTH:
+        if max(change.max(), 1.0 / change.min()) * left < WORTH:
             return self, 1.0
         longer = np.sqrt(curvatures.max() / (change**2 * curvatures).max())
         return Coordinates(self.centre, self.scale * change), float(longer)

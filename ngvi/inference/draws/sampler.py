@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ngvi.errors import check_count, check_flag, is_number
-from ngvi.inference.draws.accuracy import Accuracy
+from ngvi.inference.draws.accuracy import ENOUGH_DRAWS, Accuracy
 from ngvi.inference.draws.chains import effective_draws
 from ngvi.inference.draws.coordinates import WORTH, Coordinates
 from ngvi.inference.draws.jumps import Jumps
@@ -125,27 +125,35 @@ class Sampler:
         """Adapt step size and coordinates."""
         self._accepted, self._request = request.target_accept_prob or ACCEPT_PROB, request
         for length in request.windows():
-            draws = self._window(length)
-            before, begin = self.coordinates, draws.z.shape[1] // 3  # where it had not settled
-            z, slopes = draws.z[:, begin:].copy(), draws.gradient[:, begin:]
+            chains = self._window(length)
+            begin = min(map(len, chains.draws)) // 3  # where the chains had not settled
+            for draws in chains.draws:
+                del draws[:begin]
+            draws, before = rectangle(chains.draws), self.coordinates
+            z = draws.z.copy()
             for one in np.unique(self._optimum):
                 own = self._optimum == one
                 z[own] -= z[own].mean((0, 1))
-            self.coordinates, longer = before.adapted(z, slopes)
+            left = 1.0 - float(effective_draws(z).min()) / ENOUGH_DRAWS
+            self.coordinates, longer = before.adapted(z, draws.gradient, left)
             self._step *= longer
-            if _is_spoilt(draws) and request.target_accept_prob is None:
+            is_spoilt = _is_spoilt(draws)
+            if is_spoilt and request.target_accept_prob is None:
                 if self._accepted < MOST_ACCEPT_PROB:
                     self._accepted = 0.5 * (1.0 + self._accepted)
                     continue
             if self.coordinates is before or self._is_over():
+                if not is_spoilt and request.num_warmup is None and self._jumps is None:
+                    self._chains = chains
                 return
 
-    def _window(self, length: int) -> Any:
+    def _window(self, length: int) -> Trajectories:
+        """Run chains anew, and adapt their steps."""
         chains, step = self._new(None), StepSize(self._step, self._accepted, len(self._theta))
         chains.run(length, lambda: step.adapted(chains) and self._is_over())
-        draws = rectangle(chains.draws)
-        self._step, self._theta = step.best, self.coordinates.theta(draws.z[:, -1])
-        return draws
+        self._step = chains.step = step.best
+        self._theta = self.coordinates.theta(rectangle(chains.draws).z[:, -1])
+        return chains
 
     def moved(self, found: Any) -> bool:
         """Tell whether the chains have begun anew where a gradient is worth more.
