@@ -343,7 +343,9 @@ def test_rows_may_have_no_predictors_of_their_own(ppl):
         fitted = ppl.fit(counts, ppl.array(y), effort="quick", draws="gaussian")
         mean, size = fitted.summary()["mean"][["mean", "size"]]
         at_mean = stats.nbinom.logpmf(y, size, size / (size + mean)).sum()
-        assert fitted.loo().elpd_loo == pytest.approx(at_mean, abs=3.0)
+        found = fitted.loo()
+        elpd = found["elpd_loo" if hasattr(found, "elpd_loo") else "elpd"]
+        assert elpd == pytest.approx(at_mean, abs=3.0)
 
 
 def test_missing_data_are_counted(ppl):
