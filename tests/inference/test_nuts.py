@@ -193,16 +193,30 @@ def test_chains_move_to_the_scales_of_latents_where_a_gradient_is_worth_more_the
         np.testing.assert_allclose(after.z.std((0, 1)), sds, rtol=0.3 if moves else 0.2)
 
 
-def test_draws_of_the_last_window_are_kept_where_nothing_has_diverged(rng):
+@pytest.mark.parametrize(("long", "is_kept"), [(10, True), (50, False)])
+def test_draws_of_a_long_last_window_are_kept(long, is_kept, rng, monkeypatch):
+    monkeypatch.setattr("ngvi.inference.draws.sampler.LONG", long)
     own = Coordinates(np.zeros(5), np.eye(5))
     place = Place(Wide(np.ones(5)), None, own, rng.standard_normal((32, 5)))
-    for request, is_kept in ((NutsRequest(), True), (NutsRequest(num_warmup=10), False)):
-        sampler = Sampler(place, np.zeros(32, int), rng, lambda: False)
-        sampler.warm_up(request)
-        theta, found = sampler._theta, sampler.run(7)
-        assert sampler.coordinates is own
-        assert np.array_equal(found.z[:, -1], theta) == is_kept
-        np.testing.assert_allclose(found.z.std(), 1.0, rtol=0.1)
+    sampler = Sampler(place, np.zeros(32, int), rng, lambda: False)
+    sampler.warm_up(NutsRequest())
+    ends, found = sampler._theta, sampler.run(7)  # seven of ten are left
+    assert sampler.coordinates is own
+    assert np.array_equal(found.z[:, -1], ends) == is_kept
+    np.testing.assert_allclose(found.z.std(), 1.0, rtol=0.1)
+
+
+@pytest.mark.parametrize(("accepted", "moves"), [(None, [True, True, False]), (0.8, [False])])
+def test_chains_begin_anew_with_shorter_steps_where_transitions_diverge(accepted, moves, rng):
+    place = Place(Wide(np.ones(5)), None, Coordinates(np.zeros(5), np.ones(5)), np.zeros((32, 5)))
+    sampler = Sampler(place, np.zeros(32, int), rng, lambda: False)
+    sampler.warm_up(NutsRequest(num_warmup=25, target_accept_prob=accepted))
+    found, steps = sampler.run(50), [sampler._step]
+    assert not sampler.moved(found)
+    for move in moves:
+        assert sampler.moved(found._replace(diverged=found.steps > 0)) == move
+        steps.append(sampler._step)
+    assert (np.diff(steps) < 0).tolist() == moves
 
 
 def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng, monkeypatch):

@@ -4,13 +4,13 @@ Chains start from draws corrected by importance weights, and each optimum gets a
 in proportion to its evidence. They run in coordinates in which the fitted Gaussian is standard
 normal, and share one step size. Short windows of the warm-up improve these coordinates
 (:mod:`~ngvi.inference.draws.coordinates`) until a change, which loses the draws made so far, would
-not pay: after the first window if the Gaussian is good. Draws of the last window are kept. The
-chains then run in rounds, each at most as long as all before, until their draws are accurate. If
-draws have few effective samples, a pilot run tests whether the model's own latents, scaled, are
-better: funnels run along them. If the fit centres locals at conditional modes, chains start in the
-model's own latents, whose gradients need no search for modes. A pilot run through the modes follows
-if draws have few effective samples. Chains jump between several optima
-(:mod:`~ngvi.inference.draws.jumps`).
+not pay: after the first window if the Gaussian is good. Draws of the last one are kept if it was
+long. The chains then run in rounds, each at most as long as all before, until their draws are
+accurate, and begin anew with shorter steps where transitions have diverged. If draws have few
+effective samples, a pilot run tests whether the model's own latents, scaled, are better: funnels
+run along them. If the fit centres locals at conditional modes, chains start in the model's own
+latents, whose gradients need no search for modes. A pilot run through the modes follows if draws
+have few effective samples. Chains jump between several optima (:mod:`~ngvi.inference.draws.jumps`).
 """
 
 from __future__ import annotations

@@ -22,6 +22,9 @@ from ngvi.latents.layout import name_of
 
 #: Transitions of the warm-up's windows, and of the first round.
 WINDOWS, ROUND = (10, 15, 25, 50, 100, 200), 25
+#: Transitions of a window from which its draws are worth keeping. In shorter ones steps become
+#: shorter as chains reach tails.
+LONG = 50
 #: Acceptance that the step size aims at. Where transitions diverge it goes half of the way to one,
 #: as long as it is at most the second number.
 ACCEPT_PROB, MOST_ACCEPT_PROB = 0.8, 0.95
@@ -134,16 +137,17 @@ class Sampler:
             for one in np.unique(self._optimum):
                 own = self._optimum == one
                 z[own] -= z[own].mean((0, 1))
-            left = 1.0 - float(effective_draws(z).min()) / ENOUGH_DRAWS
+            is_long = length >= LONG and request.num_warmup is None
+            left = 1.0 - is_long * float(effective_draws(z).min()) / ENOUGH_DRAWS
             self.coordinates, longer = before.adapted(z, draws.gradient, left)
             self._step *= longer
             is_spoilt = _is_spoilt(draws)
-            if is_spoilt and request.target_accept_prob is None:
-                if self._accepted < MOST_ACCEPT_PROB:
-                    self._accepted = 0.5 * (1.0 + self._accepted)
-                    continue
-            if self.coordinates is before or self._is_over():
-                if not is_spoilt and request.num_warmup is None and self._jumps is None:
+            if is_spoilt and self._aims_higher():
+                continue
+            if self._is_over():
+                self.coordinates = before
+            if self.coordinates is before:
+                if is_long and not is_spoilt and self._jumps is None:
                     self._chains = chains
                 return
 
@@ -155,6 +159,14 @@ class Sampler:
         self._theta = self.coordinates.theta(rectangle(chains.draws).z[:, -1])
         return chains
 
+    def _aims_higher(self) -> bool:
+        """Aim at more acceptance, if there can be more."""
+        is_given = self._request.target_accept_prob is not None
+        if is_given or self._accepted >= MOST_ACCEPT_PROB:
+            return False
+        self._accepted = 0.5 * (1.0 + self._accepted)
+        return True
+
     def moved(self, found: Any) -> bool:
         """Tell whether the chains have begun anew where a gradient is worth more.
 
@@ -162,7 +174,7 @@ class Sampler:
         """
         before = vars(self).copy()
         if not (self._ways and self._ways[0](found)):
-            return False
+            return _is_spoilt(found) and self._shortens_steps(found.z[:, -1])
         del self._ways[0]  # also if all else is taken back
         self._chains = None
         pilot, is_better = self.run(ROUND), _is_spoilt(found)
@@ -173,6 +185,14 @@ class Sampler:
         if not is_better:
             vars(self).update(before)
         return is_better
+
+    def _shortens_steps(self, theta: np.ndarray) -> bool:
+        """Begin anew with shorter steps, if these can be."""
+        if not self._aims_higher():
+            return False
+        self._theta = theta
+        self._chains = self._window(ROUND)
+        return True
 
     def _elsewhere(self, other: Place, found: Any) -> bool:
         """Go to the other latents, where draws are worth little."""
@@ -220,7 +240,7 @@ class Sampler:
 
         :param draws: of each site, of which ``accuracy`` is.
         """
-        if not diverged.any():
+        if not diverged.any() or self._accepted < MOST_ACCEPT_PROB:
             return False
         noise = Accuracy.of_chains(draws, np.zeros_like(diverged))
         most = noise.limits + LEVELS.negligible
