@@ -193,9 +193,9 @@ def test_chains_move_to_the_scales_of_latents_where_a_gradient_is_worth_more_the
         np.testing.assert_allclose(after.z.std((0, 1)), sds, rtol=0.3 if moves else 0.2)
 
 
-@pytest.mark.parametrize(("long", "is_kept"), [(10, True), (50, False)])
-def test_draws_of_a_long_last_window_are_kept(long, is_kept, rng, monkeypatch):
-    monkeypatch.setattr("ngvi.inference.draws.sampler.LONG", long)
+@pytest.mark.parametrize(("least", "is_kept"), [(9, True), (10, False)])
+def test_draws_of_a_long_last_window_are_kept(least, is_kept, rng, monkeypatch):
+    monkeypatch.setattr("ngvi.inference.draws.sampler.ROUND", least)
     own = Coordinates(np.zeros(5), np.eye(5))
     place = Place(Wide(np.ones(5)), None, own, rng.standard_normal((32, 5)))
     sampler = Sampler(place, np.zeros(32, int), rng, lambda: False)

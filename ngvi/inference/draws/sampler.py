@@ -20,11 +20,9 @@ from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Prices, Problem
 from ngvi.latents.layout import name_of
 
-#: Transitions of the warm-up's windows, and of the first round.
+#: Transitions of the warm-up's windows, and of the first round. Draws of a window that is longer are
+#: worth keeping; in shorter ones chains may not have met a tail yet, which asks for shorter steps.
 WINDOWS, ROUND = (10, 15, 25, 50, 100, 200), 25
-#: Transitions of a window from which its draws are worth keeping. In shorter ones steps become
-#: shorter as chains reach tails.
-LONG = 50
 #: Acceptance that the step size aims at. Where transitions diverge it goes half of the way to one,
 #: as long as it is at most the second number.
 ACCEPT_PROB, MOST_ACCEPT_PROB = 0.8, 0.95
@@ -137,7 +135,7 @@ class Sampler:
             for one in np.unique(self._optimum):
                 own = self._optimum == one
                 z[own] -= z[own].mean((0, 1))
-            is_long = length >= LONG and request.num_warmup is None
+            is_long = length > ROUND and request.num_warmup is None
             left = 1.0 - is_long * float(effective_draws(z).min()) / ENOUGH_DRAWS
             self.coordinates, longer = before.adapted(z, draws.gradient, left)
             self._step *= longer
