@@ -20,8 +20,8 @@ from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Prices, Problem
 from ngvi.latents.layout import name_of
 
-#: Transitions of the warm-up's windows, and of the first round. Draws of a window that is longer are
-#: worth keeping; in shorter ones chains may not have met a tail yet, which asks for shorter steps.
+#: Transitions of the warm-up's windows, and of the first round. Draws of a longer window are worth
+#: keeping. In shorter ones chains may not have met a tail yet, which asks for shorter steps.
 WINDOWS, ROUND = (10, 15, 25, 50, 100, 200), 25
 #: Acceptance that the step size aims at. Where transitions diverge it goes half of the way to one,
 #: as long as it is at most the second number.
