@@ -83,6 +83,10 @@ class Reparametrization:
         self._probes = self._ops.matrices.tensor(blocks.probes, start)
         self._eps = float(np.finfo(str(start.dtype).removeprefix("torch.")).eps)
 
+    def begin_at(self, start: Array) -> None:
+        """Begin Newton's method at this vector from now on, shape ``(d,)``."""
+        self.start = start
+
     # Modules, which do not pickle.
     _ops = property(lambda self: self.arrow.ops)
     _xp = property(lambda self: self.arrow.ops.xp)

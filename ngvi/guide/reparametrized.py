@@ -78,8 +78,9 @@ class ReparametrizedGaussianGuide:
     _map_of: ClassVar[type[Reparametrization]]
     _start_vector: Callable[[], Array]  #: Return the start ``(d,)`` in the model's coordinates.
     _own_vector: Callable[[np.ndarray], Array]  #: Return a tensor like the latent vector.
-    #: Return the end of Newton's method, and 1 where it has not arrived, ``(d,)``.
-    _modes_at_start: Callable[[], tuple[np.ndarray, np.ndarray]]
+    #: Return the end of Newton's method for the globals of a vector, and 1 where it has not arrived,
+    #: both ``(d,)``.
+    _modes_at: Callable[[Array], tuple[np.ndarray, np.ndarray]]
 
     order: int
     family: Any
@@ -106,7 +107,7 @@ class ReparametrizedGaussianGuide:
                     f"and there are {len(start)} here."
                 )
             self._reparametrization.start = self._own_vector(other)
-        self._begin_at(*self._modes_at_start())
+        self._begin_at(*self._modes_at(self._reparametrization.start))
         if self._requested_family is not None:
             return self._requested_family
         families, limit = self._registry.families, self.max_dense_dim
@@ -132,7 +133,20 @@ class ReparametrizedGaussianGuide:
                     f"ReparametrizedGaussianGuide finds no mode of {sites} given the other latents,"
                     f" in {lost.sum()} of {len(lost)} elements. Use NaturalGaussianGuide."
                 )
-        self._reparametrization.start = self._own_vector(np.where(unsettled > 0, start, found))
+        modes = self._own_vector(np.where(unsettled > 0, start, found))
+        self._reparametrization.begin_at(modes)
+
+    def begin_near(self, latent: np.ndarray) -> None:
+        """Begin Newton's method at the modes for these globals, if each local has one.
+
+        It takes a third of the iterations where the globals are far from the guide's start.
+
+        :param latent: shape ``(d,)``.
+        """
+        if self.order == 2:
+            found, unsettled = self._modes_at(self._own_vector(latent))
+            if not unsettled.any():
+                self._begin_at(found, unsettled)
 
     @property
     def paths(self) -> Forest | None:

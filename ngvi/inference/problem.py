@@ -21,6 +21,7 @@ from ngvi.estimators.choice import Case, choose
 from ngvi.inference.estimate import Estimate, Pairs, Sample, State
 from ngvi.inference.metric import Metric
 from ngvi.inference.samples import ChainCubature, Groups
+from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.latents.layout import Site, pieces, sites_of_all
 
 #: Values of a log density that cost as much as its gradient, by reverse mode (Griewank and Walther,
@@ -186,6 +187,11 @@ class Objective(Protocol):
 
     def _parts(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, tuple[int, int]]:
         """Return, for each plate that is seen in parts, how many rows are seen, and all."""
+
+    def begin_near(self, latent: np.ndarray) -> None:
+        """Begin searches for conditional modes of locals at those for these latents, ``(d,)``."""
+        if isinstance(self.guide, ReparametrizedGaussianGuide):
+            self.guide.begin_near(latent)
 
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         """Return the bound and its natural gradient; not finite where the model is not.

@@ -113,6 +113,8 @@ class Runs:
         if not is_noisy and run.search.status is None and not run.is_coarse:
             self.coarse(run, math.inf, min(max_cost, budget_left(self)))
             self.current = run
+        if run.is_coarse and not self.optima and not self.problem.space.has_model_parameters:
+            self.problem.objective.begin_near(self.problem.space.mean(run.search.state))
         if is_noisy or run.is_coarse:
             as_much_again = max(self.problem.objective.cost.total, budget_left(self))
             run.search.advance(min(max_cost, as_much_again))

@@ -218,8 +218,8 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
     def _start_vector(self) -> jax.Array:
         return self._init_latent
 
-    def _modes_at_start(self) -> tuple[np.ndarray, np.ndarray]:
-        found = self._by_map("modes", {}, runs_once=True)(self._reparametrization.start)
+    def _modes_at(self, latent: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+        found = self._by_map("modes", {}, runs_once=True)(latent)
         return np.asarray(found.point), np.asarray(found.unsettled)
 
     def _own_vector(self, values: np.ndarray) -> jax.Array:

@@ -92,6 +92,13 @@ class Objective(problem.Objective):
     def _parts(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, tuple[int, int]]:
         return {plate: (seen, size) for plate, size, seen in self._plates(args, kwargs)}
 
+    def begin_near(self, latent: np.ndarray) -> None:
+        own = getattr(self.guide, "_reparametrization", None)
+        before = own and own.start
+        super().begin_near(latent)
+        if own is not None:
+            self._traced.replace(before, own.start)
+
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         self.cost.gradients += sum(len(group.points.weights) for group in sample)
         self.cost.products += len(sample) * self._cost.num_products

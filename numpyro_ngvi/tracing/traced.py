@@ -71,6 +71,11 @@ class Traced:
                 self._known[key] = self._traced(structure, shapes)
         return self._known[key]
 
+    def replace(self, old: jax.Array, new: jax.Array) -> None:
+        """Hold an array in the place of another one of the same shape."""
+        for _, held in self._known.values():
+            held[:] = [new if array is old else array for array in held]
+
     def _traced(self, structure: Any, shapes: tuple) -> tuple[Operations, list]:
         args = jax.tree.unflatten(structure, shapes)
         closed, like = jax.make_jaxpr(self._function, return_shape=True)(*args)

@@ -46,6 +46,9 @@ class Reparametrization(reparametrization.Reparametrization):
         super().__init__(*args)
         self.replays = Replays()
 
+    def begin_at(self, start: Tensor) -> None:
+        self.start.copy_(start)  # recorded runs hold it
+
     def _constants(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, device=self.start.device)
 
@@ -248,10 +251,10 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
         own.replays = replays
 
     def _start_vector(self) -> Tensor:
-        return self._init_loc().detach()
+        return self._init_loc().detach().clone()
 
-    def _modes_at_start(self) -> tuple[np.ndarray, np.ndarray]:
-        found = self._reparametrization._searched(self._density(), self._reparametrization.start)
+    def _modes_at(self, latent: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        found = self._reparametrization._searched(self._density(), latent)
         return found.point.cpu().numpy(), found.unsettled.cpu().numpy()
 
     def _init_loc(self) -> Tensor:

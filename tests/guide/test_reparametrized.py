@@ -286,6 +286,22 @@ def test_first_order_expands_about_the_mode_at_the_start(ppl):
     assert not np.allclose(ppl.numpy(elsewhere), _map(LATENT)[0], rtol=1e-3)
 
 
+def test_newtons_method_begins_anew_near_the_posterior_for_the_same_map(ppl):
+    guide, far = ppl.package.ReparametrizedGaussianGuide(_growth(ppl)), LATENT + [1.5, *[0.0] * 7]
+    ppl.set_up(guide, *_data(ppl))
+    of_one, point = _of_one(ppl, guide), ppl.array(LATENT)
+    before = [np.asarray(ppl.numpy(part)) for part in of_one(point)]
+    start = ppl.numpy(guide._reparametrization.start).copy()
+    guide.begin_near(far)
+    modes = _map(np.where(guide._blocks.mask, 0.0, far))[0]
+    np.testing.assert_allclose(
+        ppl.numpy(guide._reparametrization.start)[2:], modes[2:], rtol=1e-4, atol=1e-4
+    )
+    assert abs(start - modes)[2:].max() > 0.1
+    for old, new in zip(before, of_one(point), strict=True):
+        np.testing.assert_allclose(old, ppl.numpy(new), atol=1e-9)
+
+
 def test_repr_has_the_locals(ppl, growth):
     assert "3 locals of size 2 ('a', 'b') given 2 others, order=2" in repr(growth[0])
 

@@ -26,6 +26,7 @@ from numpyro.infer.autoguide import AutoGuideList
 
 from numpyro_ngvi import NaturalGaussianGuide
 from numpyro_ngvi.tracing import LogDensity, sites_without_hessian
+from numpyro_ngvi.tracing.traced import Traced
 
 SITE = "_auto_latent"
 
@@ -175,3 +176,13 @@ def test_the_sites_without_a_hessian_are_named(likelihood, expected):
 
     _, params, density = set_up(model)
     assert sites_without_hessian(density, {SITE: jnp.ones(1)}, params, random.key(0)) == expected
+
+
+def test_a_traced_function_holds_another_array_in_the_place_of_one():
+    old, new = jnp.arange(3.0), jnp.array([5.0, 7.0, 9.0])
+    traced = Traced(lambda x: x * jnp.sin(old) + old.sum())
+    operations, held = traced.at(1.0)
+    traced.replace(old, new)
+    found = operations(traced.at(1.0)[1], 2.0)
+    assert traced.at(1.0)[0] is operations and len(held) == 1
+    assert found.tolist() == pytest.approx((2.0 * jnp.sin(new) + 21.0).tolist())
