@@ -78,8 +78,8 @@ class ReparametrizedGaussianGuide:
     _map_of: ClassVar[type[Reparametrization]]
     _start_vector: Callable[[], Array]  #: Return the start ``(d,)`` in the model's coordinates.
     _own_vector: Callable[[np.ndarray], Array]  #: Return a tensor like the latent vector.
-    #: Return the end of Newton's method for the globals of a vector, and 1 where it has not arrived,
-    #: both ``(d,)``.
+    #: Return the end of Newton's method given the globals of a vector, and 1 where it has not
+    #: arrived, both ``(d,)``.
     _modes_at: Callable[[Array], tuple[np.ndarray, np.ndarray]]
 
     order: int

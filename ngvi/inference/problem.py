@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ngvi.estimators.choice import Case, choose
+from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.inference.estimate import Estimate, Pairs, Sample, State
 from ngvi.inference.metric import Metric
 from ngvi.inference.samples import ChainCubature, Groups
-from ngvi.guide.reparametrized import ReparametrizedGaussianGuide
 from ngvi.latents.layout import Site, pieces, sites_of_all
 
 #: Values of a log density that cost as much as its gradient, by reverse mode (Griewank and Walther,

@@ -287,7 +287,7 @@ def test_first_order_expands_about_the_mode_at_the_start(ppl):
 
 
 def test_newtons_method_begins_anew_near_the_posterior_for_the_same_map(ppl):
-    guide, far = ppl.package.ReparametrizedGaussianGuide(_growth(ppl)), LATENT + [1.5, *[0.0] * 7]
+    guide, far = ppl.package.ReparametrizedGaussianGuide(_growth(ppl)), LATENT + 1.5 * np.eye(8)[0]
     ppl.set_up(guide, *_data(ppl))
     of_one, point = _of_one(ppl, guide), ppl.array(LATENT)
     before = [np.asarray(ppl.numpy(part)) for part in of_one(point)]
