@@ -139,7 +139,8 @@ class ReparametrizedGaussianGuide:
     def begin_near(self, latent: np.ndarray) -> None:
         """Begin Newton's method at the modes for these globals, if each local has one.
 
-        It takes a third of the iterations where the globals are far from the guide's start.
+        From there the posterior's draws take a third of the iterations where the guide's start is
+        far away.
 
         :param latent: shape ``(d,)``.
         """

@@ -213,8 +213,12 @@ def test_chains_begin_anew_with_shorter_steps_where_transitions_diverge(accepted
     sampler.warm_up(NutsRequest(num_warmup=25, target_accept_prob=accepted))
     found, steps = sampler.run(50), [sampler._step]
     assert not sampler.moved(found)
+    draws, diverged = {"x": found.z}, found.steps > 0
+    apart = Accuracy((), limits=np.ones((2, 5)))
     for move in moves:
-        assert sampler.moved(found._replace(diverged=found.steps > 0)) == move
+        sampler._request = NutsRequest(target_accept_prob=accepted)
+        assert sampler.is_in_vain(apart, draws, diverged) != move
+        assert sampler.moved(found._replace(diverged=diverged)) == move
         steps.append(sampler._step)
     assert (np.diff(steps) < 0).tolist() == moves
 

@@ -137,13 +137,12 @@ class Sampler:
                 z[own] -= z[own].mean((0, 1))
             is_long = length > ROUND and request.num_warmup is None
             left = 1.0 - is_long * float(effective_draws(z).min()) / ENOUGH_DRAWS
-            self.coordinates, longer = before.adapted(z, draws.gradient, left)
-            self._step *= longer
+            found, longer = before.adapted(z, draws.gradient, left)
+            if not self._is_over():
+                self.coordinates, self._step = found, self._step * longer
             is_spoilt = _is_spoilt(draws)
             if is_spoilt and self._aims_higher():
                 continue
-            if self._is_over():
-                self.coordinates = before
             if self.coordinates is before:
                 if is_long and not is_spoilt and self._jumps is None:
                     self._chains = chains
@@ -157,13 +156,16 @@ class Sampler:
         self._theta = self.coordinates.theta(rectangle(chains.draws).z[:, -1])
         return chains
 
+    @property
+    def _may_aim_higher(self) -> bool:
+        is_given = self._request.target_accept_prob is not None
+        return not is_given and self._accepted < MOST_ACCEPT_PROB
+
     def _aims_higher(self) -> bool:
         """Aim at more acceptance, if there can be more."""
-        is_given = self._request.target_accept_prob is not None
-        if is_given or self._accepted >= MOST_ACCEPT_PROB:
-            return False
-        self._accepted = 0.5 * (1.0 + self._accepted)
-        return True
+        may = self._may_aim_higher
+        self._accepted += 0.5 * (1.0 - self._accepted) * may
+        return may
 
     def moved(self, found: Any) -> bool:
         """Tell whether the chains have begun anew where a gradient is worth more.
@@ -238,7 +240,9 @@ class Sampler:
 
         :param draws: of each site, of which ``accuracy`` is.
         """
-        if not diverged.any() or self._accepted < MOST_ACCEPT_PROB:
+        may_mend = self._request.num_warmup is None and self._may_aim_higher
+        may_mend &= bool(diverged.mean() > DIVERGENT_PART)
+        if not diverged.any() or may_mend:
             return False
         noise = Accuracy.of_chains(draws, np.zeros_like(diverged))
         most = noise.limits + LEVELS.negligible
