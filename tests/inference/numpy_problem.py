@@ -101,6 +101,9 @@ class Target:
         product = np.stack(np.meshgrid(*[weights] * self.dim), -1).reshape(-1, self.dim).prod(-1)
         return [Group(Points(grid, product / product.sum()), 0) for _ in range(num_groups)]
 
+    def begin_near(self, latent):
+        """There are no locals with conditional modes."""
+
     def bound(self, state, sample, rows=None):
         self.asked.append((state, sample))
         found = [self._of_group(state, group, rows) for group in sample]
