@@ -223,6 +223,23 @@ def test_chains_begin_anew_with_shorter_steps_where_transitions_diverge(accepted
     assert (np.diff(steps) < 0).tolist() == moves
 
 
+@pytest.mark.parametrize("has_time", [True, False])
+def test_chains_with_shorter_steps_jump_on_unless_the_time_is_over(has_time, rng, monkeypatch):
+    own, proposed, count = Coordinates(np.zeros(5), np.eye(5)), Jumps.proposed, []
+    monkeypatch.setattr(Jumps, "proposed", lambda *args: count.append(1) or proposed(*args))
+    jumps, is_late = Jumps(np.full(2, 0.5), [own, own]), []
+    place = Place(Wide(np.ones(5)), None, own, rng.standard_normal((32, 5)))
+    sampler = Sampler(place, np.zeros(32, int), rng, lambda: bool(is_late), jumps)
+    sampler.warm_up(NutsRequest())
+    found = sampler.run(50)
+    before, step = len(count), sampler._step
+    is_late += [] if has_time else [True]
+    assert sampler.moved(found._replace(diverged=found.steps > 0)) == has_time
+    again = sampler.run(50)
+    assert (sampler._step < step) == has_time == (len(count) > before)
+    assert np.array_equal(again.z, found.z) != has_time
+
+
 def test_chains_stay_where_a_pilot_in_the_scales_of_latents_is_no_better(rng, monkeypatch):
     root = np.linalg.cholesky(0.99 * np.ones((4, 4)) + 0.01 * np.eye(4))
     precision = np.linalg.inv(root @ root.T)

@@ -97,7 +97,7 @@ class Sampler:
     :param is_over: whether there is to be no further evaluation.
     :param jumps: between optima.
     :param other: through conditional modes, where draws may be worth more.
-    :ivar lost: latent vectors at which the density was not finite, after the warm-up.
+    :ivar lost: latent vectors at which the density was not finite, since these chains began.
     """
 
     def __init__(
@@ -187,12 +187,16 @@ class Sampler:
         return is_better
 
     def _shortens_steps(self, theta: np.ndarray) -> bool:
-        """Begin anew with shorter steps, if these can be."""
+        """Begin anew with shorter steps, if these can be and there is time."""
+        before = vars(self).copy()
         if not self._aims_higher():
             return False
         self._theta = theta
-        self._chains = self._window(ROUND)
-        return True
+        chains = self._window(ROUND)
+        self._chains = chains if self._jumps is None else None
+        if is_over := self._is_over():
+            vars(self).update(before)
+        return not is_over
 
     def _elsewhere(self, other: Place, found: Any) -> bool:
         """Go to the other latents, where draws are worth little."""
@@ -218,13 +222,13 @@ class Sampler:
     def run(self, count: int) -> Any:
         """Go on until each chain has as many draws after the warm-up; return all of them."""
         if self._chains is None:
-            self.lost.clear()
             self._chains = self._new(self._jumps)
         self._chains.run(count, self._is_over)
         found = rectangle(self._chains.draws, count)
         return found._replace(z=self.coordinates.theta(found.z))
 
     def _new(self, jumps: Jumps | None) -> Trajectories:
+        self.lost.clear()
         own = self.coordinates
         jumps = jumps and jumps.within(own)
         return Trajectories(self._density, own.z(self._theta), self._step, self._rng, jumps)
