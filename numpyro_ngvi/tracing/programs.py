@@ -230,7 +230,7 @@ def what_it_does(program: Jaxpr) -> Hashable | None:
     try:
         found = _operations(program)
         hash(found)
-    except _UnseenError:
+    except (_UnseenError, RecursionError):  # functions may hold themselves
         return None
     return found
 
@@ -338,6 +338,8 @@ def _frozen(value: Any) -> Hashable:
         return type(value), repr(value)
     if isinstance(value, _FUNCTIONS):
         return _of_library(value)
+    if _is_of_jax(type(value)) and isinstance(getattr(value, "params", None), dict):
+        return type(value), _frozen(value.params)  # an operation with its own rules
     try:
         hash(value)
     except TypeError:
@@ -346,9 +348,16 @@ def _frozen(value: Any) -> Hashable:
 
 
 def _of_library(function: Any) -> Hashable:
-    """Return a function of JAX's own, which is the same in each run; others may hold anything."""
-    module = getattr(function, "__module__", None) or ""
-    name = getattr(function, "__qualname__", "<locals>")
-    if module.split(".")[0] not in ("jax", "jaxlib") or "<locals>" in name:
+    """Return a function of JAX's own, with what it holds; others may hold anything."""
+    if not _is_of_jax(function):
         raise _UnseenError
-    return function
+    if "<locals>" not in function.__qualname__:
+        return function
+    if not isinstance(function, types.FunctionType) or function.__kwdefaults__:
+        raise _UnseenError
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    return function.__code__, _frozen(held), _frozen(function.__defaults__ or ())
+
+
+def _is_of_jax(made: Any) -> bool:
+    return (getattr(made, "__module__", None) or "").split(".")[0] in ("jax", "jaxlib")
