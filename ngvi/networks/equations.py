@@ -240,11 +240,6 @@ def defaults_of(equations: type[IvonEquations]) -> dict[str, Any]:
     return {field.name: field.default for field in fields(equations) if field.name != "ess"}
 
 
-DEFAULTS = defaults_of(IvonEquations)
-VOGN_DEFAULTS = defaults_of(VognEquations)
-SLANG_DEFAULTS = defaults_of(SlangEquations)
-
-
 def check_ivon(
     step_size: Rates, name: str, of: type[IvonEquations] = IvonEquations, **options: Any
 ) -> IvonEquations:

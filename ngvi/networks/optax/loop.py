@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,12 +14,13 @@ from ngvi._door import door
 from ngvi._warn import warn
 from ngvi.errors import check_count, check_function, check_key, step_size_at
 from ngvi.networks.equations import IvonEquations, check_hess_init, check_ivon
+from ngvi.networks.optax.low_rank import joined, precision, split
 
 Schedule = Callable[[jax.Array], jax.Array]
 
 
 class IvonState(NamedTuple):
-    """State of IVON and VOGN; of half-precision weights in float32."""
+    """State of IVON, VOGN and SLANG; of half-precision weights in float32."""
 
     count: jax.Array  # type: ignore[assignment]  #: Steps taken.
     num_skipped: jax.Array  #: Steps not taken because something was not finite.
@@ -28,18 +28,8 @@ class IvonState(NamedTuple):
     hess: Any  #: ``h``.
     ess: jax.Array  #: With the next what a sample needs of the rule.
     weight_decay: jax.Array
-
-
-class SlangState(NamedTuple):
-    """State of SLANG, that of VOGN and the factor."""
-
-    count: jax.Array  # type: ignore[assignment]  #: Steps taken.
-    num_skipped: jax.Array  #: Steps not taken because something was not finite.
-    momentum: Any  #: ``g``, a pytree like the weights.
-    hess: Any  #: ``h``.
-    ess: jax.Array  #: With the next what a sample needs of the rule.
-    weight_decay: jax.Array
-    factor: Any  #: ``U``, a pytree whose leaves have an axis of the rank before those of a weight.
+    #: ``U`` of SLANG, a pytree whose leaves have an axis of the rank before those of a weight.
+    factor: Any = None
 
 
 class IvonTransformation(optax.GradientTransformationExtraArgs):
@@ -139,12 +129,16 @@ def predict(
     return jax.lax.map(lambda key: network(sample(state, key, params), x), keys)
 
 
-@functools.singledispatch
 def deviations(state: Any, key: jax.Array, params: Any, draws: tuple[int, ...]) -> list[jax.Array]:
     """Draw the differences from their mean of those weights that a rule moves.
 
     :param draws: axes before those of the weights.
     """
+    if state.factor is not None:
+        factor, hess = jax.tree.leaves(aligned(state.factor, params)), jax.tree.leaves(state.hess)
+        whole = precision(joined(hess), factor, state.weight_decay)
+        normal = jax.random.normal(key, (*draws, whole.dim), whole.loc.dtype)
+        return split(whole.sample(normal) * state.ess**-0.5, hess)
     scale = IvonEquations(state.ess, state.weight_decay).scale
     tree: Any
     hess, tree = jax.tree.flatten(state.hess, is_leaf=is_masked)
@@ -163,7 +157,7 @@ class Loop(NamedTuple):
     hess_init: Any  #: A pytree; None for the equations' number.
     axis_name: Any
 
-    def init(self, params: Any) -> IvonState | SlangState:
+    def init(self, params: Any) -> IvonState:
         if any(leaf.dtype in (jnp.float16, jnp.bfloat16) for leaf in jax.tree.leaves(params)):
             warn(
                 "Half-precision weights round small steps and samples away: keep the weights in "
@@ -299,9 +293,8 @@ def own_state(state: Any) -> Any:
 
     :raises ValueError: if there is none, or if there are two.
     """
-    kinds = IvonState, SlangState
-    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kinds))
-    found = [one for one in leaves if isinstance(one, kinds)]
+    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, IvonState))
+    found = [one for one in leaves if isinstance(one, IvonState)]
     if len(found) != 1:
         number = f"{len(found)}, each of its own weights" if found else "none"
         raise ValueError(

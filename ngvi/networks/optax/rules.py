@@ -11,13 +11,7 @@ import jax.numpy as jnp
 from ngvi._docs import shared_doc
 from ngvi._door import door
 from ngvi.errors import shown
-from ngvi.networks.equations import (
-    DEFAULTS,
-    VOGN_DEFAULTS,
-    InitialHess,
-    IvonEquations,
-    VognEquations,
-)
+from ngvi.networks.equations import InitialHess, IvonEquations, VognEquations
 from ngvi.networks.optax.loop import IvonTransformation, Schedule, state_dtype, transformation
 
 
@@ -27,13 +21,13 @@ def ivon(
     step_size: float | Schedule = 0.1,
     *,
     ess: float | None = None,
-    weight_decay: float = DEFAULTS["weight_decay"],
-    beta1: float = DEFAULTS["beta1"],
-    beta2: float = DEFAULTS["beta2"],
-    hess_init: Any = DEFAULTS["hess_init"],
-    clip_radius: float = DEFAULTS["clip_radius"],
-    debias: bool = DEFAULTS["debias"],
-    rescale_lr: bool = DEFAULTS["rescale_lr"],
+    weight_decay: float = IvonEquations.weight_decay,
+    beta1: float = IvonEquations.beta1,
+    beta2: float = IvonEquations.beta2,
+    hess_init: Any = IvonEquations.hess_init,
+    clip_radius: float = IvonEquations.clip_radius,
+    debias: bool = IvonEquations.debias,
+    rescale_lr: bool = IvonEquations.rescale_lr,
     axis_name: Any = None,
 ) -> IvonTransformation:
     """Return an optax transformation, for a loop that is compiled and scanned as usual.
@@ -73,13 +67,13 @@ def vogn(
     step_size: float | Schedule = 0.1,
     *,
     ess: float | None = None,
-    weight_decay: float = VOGN_DEFAULTS["weight_decay"],
-    beta1: float = VOGN_DEFAULTS["beta1"],
-    beta2: float = VOGN_DEFAULTS["beta2"],
-    hess_init: Any = VOGN_DEFAULTS["hess_init"],
-    clip_radius: float = VOGN_DEFAULTS["clip_radius"],
-    debias: bool = VOGN_DEFAULTS["debias"],
-    rescale_lr: bool = VOGN_DEFAULTS["rescale_lr"],
+    weight_decay: float = VognEquations.weight_decay,
+    beta1: float = VognEquations.beta1,
+    beta2: float = VognEquations.beta2,
+    hess_init: Any = VognEquations.hess_init,
+    clip_radius: float = VognEquations.clip_radius,
+    debias: bool = VognEquations.debias,
+    rescale_lr: bool = VognEquations.rescale_lr,
     axis_name: Any = None,
 ) -> IvonTransformation:
     """Return an optax transformation, for a loop that is compiled and scanned as usual.

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ngvi._docs import shared_doc
 from ngvi._door import door
-from ngvi.families.low_rank_precision import LowRankPrecision
 from ngvi.families.steps import covariance_times
-from ngvi.linalg.definite import Definite
-from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
+from ngvi.networks.equations import SlangEquations
 from ngvi.networks.optax.loop import (
+    IvonState,
     IvonTransformation,
     Loop,
     Schedule,
-    SlangState,
-    aligned,
     check_examples,
-    deviations,
     transformation,
 )
+from ngvi.networks.optax.low_rank import joined, precision, split
 from ngvi.networks.optax.rules import vogn
 
 
@@ -33,14 +29,14 @@ def slang(
     step_size: float | Schedule = 0.1,
     *,
     ess: float | None = None,
-    weight_decay: float = SLANG_DEFAULTS["weight_decay"],
-    beta1: float = SLANG_DEFAULTS["beta1"],
-    beta2: float = SLANG_DEFAULTS["beta2"],
-    hess_init: Any = SLANG_DEFAULTS["hess_init"],
-    clip_radius: float = SLANG_DEFAULTS["clip_radius"],
-    debias: bool = SLANG_DEFAULTS["debias"],
-    rescale_lr: bool = SLANG_DEFAULTS["rescale_lr"],
-    rank: int = SLANG_DEFAULTS["rank"],
+    weight_decay: float = SlangEquations.weight_decay,
+    beta1: float = SlangEquations.beta1,
+    beta2: float = SlangEquations.beta2,
+    hess_init: Any = SlangEquations.hess_init,
+    clip_radius: float = SlangEquations.clip_radius,
+    debias: bool = SlangEquations.debias,
+    rescale_lr: bool = SlangEquations.rescale_lr,
+    rank: int = SlangEquations.rank,
     axis_name: Any = None,
 ) -> IvonTransformation:
     """Return an optax transformation, for a loop that is compiled and scanned as usual.
@@ -57,42 +53,16 @@ def slang(
     return transformation(SlangEquations, loop=SlangLoop, **locals())
 
 
-class _Matrices(Definite):
-    """Operations of JAX for a precision of low rank."""
-
-    xp = jnp
-
-    def eye(self, size: int, like: jax.Array) -> jax.Array:
-        return jnp.eye(size, dtype=like.dtype)
-
-    def combined(self, amount: Any, one: jax.Array, other_amount: Any, other: Any) -> jax.Array:
-        return (amount * one + other_amount * other).astype(one.dtype)
-
-    def at_least(self, values: jax.Array, floor: float) -> jax.Array:
-        return jnp.maximum(values, floor)
-
-    def cholesky(self, matrix: jax.Array) -> jax.Array:
-        return jnp.linalg.cholesky(matrix)
-
-    def solve_lower(self, tril: jax.Array, rhs: jax.Array, trans: bool = False) -> jax.Array:
-        return jax.scipy.linalg.solve_triangular(tril, rhs, int(trans), lower=True)
-
-
-class _Precision(LowRankPrecision):
-    ops: ClassVar[Any] = _Matrices()
-    xp: ClassVar[Any] = jnp
-
-
 class SlangLoop(Loop):
     """The functions of SLANG, which sees all weights together."""
 
     equations: SlangEquations
 
-    def init(self, params: Any) -> SlangState:
+    def init(self, params: Any) -> IvonState:
         begun, rank = super().init(params), self.equations.rank
         self.equations.check_size(sum(leaf.size for leaf in jax.tree.leaves(begun.hess)))
         factor = jax.tree.map(lambda h: jnp.zeros((rank, *h.shape), h.dtype), begun.hess)
-        return SlangState(*(*begun, factor))
+        return begun._replace(factor=factor)
 
     def moved(
         self, gradients: Any, state: Any, params: Any, sample: Any, alpha: Any
@@ -113,41 +83,15 @@ class SlangLoop(Loop):
             gradient = jax.lax.pmean(gradient, self.axis_name)
             workers = jax.lax.psum(1, self.axis_name)
             rows = jax.lax.all_gather(rows, self.axis_name, tiled=True) / workers**0.5
-        old = _precision(_joined(hess), factor, rule.weight_decay)
-        mean = _joined(means).astype(rows.dtype)
+        old = precision(joined(hess), factor, rule.weight_decay)
+        mean = joined(means).astype(rows.dtype)
         new = rule.new_precision(old, rows, jnp.full_like(old.diagonal, rule.weight_decay))
-        momentum = rule.new_momentum(_joined(velocities), rule.slope(gradient, mean))
+        momentum = rule.new_momentum(joined(velocities), rule.slope(gradient, mean))
         slope = rule.unbiased(momentum, mean, count.astype(rows.dtype))
         steps = rule.length(covariance_times(new, slope), alpha)
-        updates = [x.astype(m.dtype) for x, m in zip(_split(steps, means), means, strict=True)]
-        new_hess = _split(new.diagonal - rule.weight_decay, hess)
-        changed = (updates, _split(momentum, hess), new_hess, _split(new.factor.T, hess))
-        moved, *own, rows = (jax.tree.unflatten(tree, leaves) for leaves in changed)
+        updates = [x.astype(m.dtype) for x, m in zip(split(steps, means), means, strict=True)]
+        new_hess = split(new.diagonal - rule.weight_decay, hess)
+        changed = (updates, split(momentum, hess), new_hess, split(new.factor.T, hess))
+        moved, *own, factor = (jax.tree.unflatten(tree, leaves) for leaves in changed)
         of_sample = self.of_sample(hess)
-        return moved, SlangState(count, state.num_skipped, *(*own, *of_sample, rows))
-
-
-@deviations.register(SlangState)
-def _(state: SlangState, key: jax.Array, params: Any, draws: tuple[int, ...]) -> list[jax.Array]:
-    factor, hess = jax.tree.leaves(aligned(state.factor, params)), jax.tree.leaves(state.hess)
-    precision = _precision(_joined(hess), factor, state.weight_decay)
-    noise = jax.random.normal(key, (*draws, precision.dim), precision.loc.dtype)
-    return _split(precision.sample(noise) * state.ess**-0.5, hess)
-
-
-def _precision(hess: jax.Array, factor: list[jax.Array], weight_decay: Any) -> _Precision:
-    """Divided by ``ess``."""
-    rank = len(factor[0])
-    whole = jnp.concatenate([leaf.reshape(rank, -1) for leaf in factor], 1).T
-    return _Precision(jnp.zeros_like(hess), whole, hess + weight_decay, rank=rank)
-
-
-def _joined(leaves: list[jax.Array]) -> jax.Array:
-    return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
-
-
-def _split(vectors: jax.Array, like: list[jax.Array]) -> list[jax.Array]:
-    """Vectors ``(..., d)`` by leaves, ``(..., *leaf.shape)``."""
-    pieces = jnp.split(vectors, np.cumsum([leaf.size for leaf in like])[:-1], -1)
-    pairs = zip(pieces, like, strict=True)
-    return [piece.reshape(*vectors.shape[:-1], *leaf.shape) for piece, leaf in pairs]
+        return moved, IvonState(count, state.num_skipped, *own, *of_sample, factor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,13 +12,7 @@ from torch import Tensor
 from ngvi._door import door
 from ngvi._warn import warn
 from ngvi.errors import check_flag
-from ngvi.networks.equations import (
-    DEFAULTS,
-    IvonEquations,
-    check_hess_init,
-    check_ivon,
-    defaults_of,
-)
+from ngvi.networks.equations import IvonEquations, check_hess_init, check_ivon, defaults_of
 from ngvi.networks.torch.vectors import state_dtype
 
 #: Options that a parameter group has as a pair, ``betas``.
@@ -88,20 +82,6 @@ def own_groups(groups: Iterable[Any], options: Iterable[str], rule: str) -> list
     return found
 
 
-class Options(TypedDict, total=False):
-    """Arguments of a :class:`GroupedOptimizer`, for a rule that has one of its own besides."""
-
-    ess: float | None
-    weight_decay: float
-    beta1: float
-    beta2: float | None
-    hess_init: float | Mapping[Tensor, Tensor]
-    clip_radius: float
-    debias: bool
-    rescale_lr: bool
-    sync: bool
-
-
 class GroupedOptimizer(torch.optim.Optimizer):
     """Options of a rule by groups of parameters.
 
@@ -126,17 +106,18 @@ class GroupedOptimizer(torch.optim.Optimizer):
         lr: float = 0.1,
         *,
         ess: float | None = None,
-        weight_decay: float = DEFAULTS["weight_decay"],
-        beta1: float = DEFAULTS["beta1"],
+        weight_decay: float = IvonEquations.weight_decay,
+        beta1: float = IvonEquations.beta1,
         beta2: float | None = None,
-        hess_init: float | Mapping[Tensor, Tensor] = DEFAULTS["hess_init"],
-        clip_radius: float = DEFAULTS["clip_radius"],
-        debias: bool = DEFAULTS["debias"],
-        rescale_lr: bool = DEFAULTS["rescale_lr"],
+        hess_init: float | Mapping[Tensor, Tensor] = IvonEquations.hess_init,
+        clip_radius: float = IvonEquations.clip_radius,
+        debias: bool = IvonEquations.debias,
+        rescale_lr: bool = IvonEquations.rescale_lr,
         sync: bool = False,
     ) -> None:
-        options = {**self._own, **{k: v for k, v in locals().items() if k in DEFAULTS}}
-        options["beta2"] = defaults_of(self.equations)["beta2"] if beta2 is None else beta2
+        beta2 = self.equations.beta2 if beta2 is None else beta2
+        given, names = locals(), defaults_of(IvonEquations)
+        options = {**self._own, **{name: given[name] for name in names}}
         options |= {"lr": lr, "ess": ess, "count": 0, "num_skipped": 0}
         super().__init__(parameters_of(params), with_betas(options))
         self.sync = check_flag(sync, "sync")

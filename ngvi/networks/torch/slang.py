@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from ngvi.families.low_rank_precision import LowRankPrecision
 from ngvi.families.steps import covariance_times
 from ngvi.linalg.definite import Definite
 from ngvi.linalg.low_rank import LowRank
-from ngvi.networks.equations import SLANG_DEFAULTS, SlangEquations
-from ngvi.networks.torch.options import GroupedOptimizer, Options
+from ngvi.networks.equations import SlangEquations
+from ngvi.networks.torch.options import GroupedOptimizer
 from ngvi.networks.torch.vectors import TrainedWeights
 from ngvi.networks.torch.vogn import VOGN
 
@@ -82,8 +82,8 @@ class SLANG(VOGN):
         params: Iterable,
         lr: float = 0.1,
         *,
-        rank: int = SLANG_DEFAULTS["rank"],
-        **options: Unpack[Options],
+        rank: int = SlangEquations.rank,
+        **options: Any,
     ) -> None:
         self._own = {"rank": rank}
         super().__init__(params, lr, **options)
