@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -43,8 +42,6 @@ DRAWS_OF_ANY_FIT = 15_000
 
 #: The programs of models, of all fits.
 PROGRAMS = Programs(MOST_KEPT)
-if hasattr(os, "register_at_fork"):  # another thread of the parent may be at them
-    os.register_at_fork(after_in_child=PROGRAMS.renew_lock)
 
 
 def few_in_all(draws: int, data_size: int) -> bool:

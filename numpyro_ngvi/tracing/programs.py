@@ -19,7 +19,6 @@ import functools
 import gc
 import hashlib
 import os
-import threading
 import types
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
@@ -66,13 +65,15 @@ class Counts(NamedTuple):
 class Programs:
     """Programs by what they compute, those that were used last.
 
+    Threads need no lock: each change of the dictionary is one operation of Python's. At worst two
+    of them make the same program.
+
     :param most: how many are kept.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._kept: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
-        self._lock = threading.Lock()
         self._compiled = self._reused = 0
 
     @property
@@ -82,12 +83,7 @@ class Programs:
 
     def clear(self) -> None:
         """Keep none of them."""
-        with self._lock:
-            self._kept.clear()
-
-    def renew_lock(self) -> None:
-        """Make a new lock in a forked process, as another thread may have held the old one."""
-        self._lock = threading.Lock()
+        self._kept.clear()
 
     def of(self, key: Hashable | None, make: Callable[[], Callable]) -> Callable:
         """Return the program of a key.
@@ -109,18 +105,16 @@ class Programs:
         :param make: traces it, if none is kept.
         :param is_program: whether it is a program that counts as reused.
         """
-        with self._lock:
-            found = None if key is None else self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                self._reused += is_program
-                return found
-        found = make()  # which may ask for traces inside of it
-        if key is not None:
-            with self._lock:
-                self._kept[key] = found
-                while len(self._kept) > self.most:
-                    self._kept.popitem(last=False)
+        if key is None:
+            return make()
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = make()  # which may ask for traces inside of it
+        else:
+            self._reused += is_program
+        self._kept[key] = found
+        if len(self._kept) > self.most:
+            self._kept.popitem(last=False)
         return found
 
 
