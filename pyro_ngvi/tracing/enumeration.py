@@ -23,17 +23,14 @@ from torch import Tensor
 from ngvi.errors import unequal_scales
 
 
-def enumerated_log_density(
-    model_trace: Trace, guide_trace: Trace, particles: str | None = None
-) -> Tensor:
+def enumerated_log_density(model_trace: Trace, guide_trace: Trace) -> Tensor:
     """``log p - log q`` of two packed traces, with the model's enumerated latents summed out.
 
     It is what ``TraceEnum_ELBO`` computes where the guide has no enumerated and no
     unreparameterised sites. Latents that are independent of each other may count differently
     often.
 
-    :param particles: the name of a plate that stays.
-    :return: a scalar, or a vector along that plate.
+    :return: a scalar.
     :raises ValueError: for a site that counts differently often from an enumerated latent that it
         depends on.
     """
@@ -45,8 +42,7 @@ def enumerated_log_density(
         for site in guide_trace.nodes.values()
         if site["type"] == "sample"
     ]
-    kept = "" if particles is None else guide_trace.plate_to_symbol[particles]
-    return sum(_sum_to(term, kept) for term in terms)
+    return sum(term.sum() for term in terms)
 
 
 def _of_one_scale(trace: Trace) -> list[Trace]:
@@ -105,11 +101,6 @@ def _model_terms(model_trace: Trace, guide_trace: Trace) -> list[Tensor]:
             for term in group
         ]
     return terms
-
-
-def _sum_to(term: Tensor, kept: str) -> Tensor:
-    dims = [axis for axis, dim in enumerate(term._pyro_dims) if dim != kept]
-    return torch.sum(term, dims) if dims else term
 
 
 class _Ring(LogRing):

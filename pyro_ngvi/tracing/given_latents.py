@@ -92,31 +92,6 @@ class GivenLatents(Messenger):
             msg["fn"] = Drawn(msg["fn"].v, msg["fn"].log_density, msg["fn"].event_dim)
 
 
-class PartnerDraws(Messenger):
-    """Records what partner guides draw in a plate of particles, to give it to single runs.
-
-    :param names: the partners' sites.
-    :param dim: the dimension of the plate.
-    :ivar index: the particle whose draws are given; ``None`` while recording.
-    """
-
-    def __init__(self, names: frozenset[str], dim: int) -> None:
-        super().__init__()
-        self.names, self.dim = names, dim
-        self.index: int | None = None
-        self._values: dict[str, Tensor] = {}
-
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        if self.index is None or msg["done"] or msg["name"] not in self._values:
-            return
-        value = self._values[msg["name"]].select(self.dim - msg["fn"].event_dim, self.index)
-        msg["value"], msg["done"] = value.reshape(msg["fn"].shape()), True
-
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
-        if self.index is None and msg["name"] in self.names:
-            self._values[msg["name"]] = msg["value"].detach()
-
-
 class NoNewLatents(Messenger):
     """Refuses latents that only some runs of the model have, as soon as one is met.
 

@@ -27,7 +27,6 @@ class ModelFacts:
     :ivar is_enumerated: whether the model has latents to be summed out.
     :ivar guide_is_enumerated: whether the guide has.
     :ivar is_reparameterized: whether all of the guide's draws are differentiable.
-    :ivar partners: the guide's other sites with draws of their own.
     :ivar unguided: latents of the model that the guide has not, and no sum takes.
     :ivar is_stochastic: whether anything is drawn besides the latent vectors.
     :ivar idle: latents with masked elements that nobody uses; see
@@ -36,9 +35,9 @@ class ModelFacts:
     :ivar drawn_from: the signature of arguments, and what the plates' indices are drawn from with
         such; None if it is not known.
     :ivar is_indefinite: whether a matrix that the model factorises is not always positive definite.
-    :ivar particles: how draws share a run: ``"vmap"`` (``torch.vmap`` over the run), ``"plate"``
-        (an outer plate, which takes models that broadcast), ``"writing vmap"`` (which takes models
-        that write into tensors, and copies these) or ``"loop"`` (not at all).
+    :ivar particles: how draws share a run: ``"vmap"`` (``torch.vmap`` over the run),
+        ``"writing vmap"`` (which takes models that write into tensors, and copies these) or
+        ``"loop"`` (not at all).
     :ivar rewrites: whether some operations are replaced by faster ones; see
         :mod:`~pyro_ngvi.tracing.batching`.
     """
@@ -47,7 +46,6 @@ class ModelFacts:
     is_enumerated: bool = False
     guide_is_enumerated: bool = False
     is_reparameterized: bool = True
-    partners: frozenset[str] = frozenset()
     unguided: frozenset[str] = frozenset()
     is_stochastic: bool = False
     idle: frozenset[str] = frozenset()
@@ -85,14 +83,13 @@ def inspect(
                 facts.guide_is_enumerated |= bool(site["infer"].get("enumerate"))
                 parts = site["fn"].score_parts(site["value"])
                 facts.is_reparameterized &= is_identically_zero(parts.score_function)
-                if type(site["fn"]).__name__ not in NO_DRAWS:
-                    facts.partners |= {name}
+                facts.is_stochastic |= type(site["fn"]).__name__ not in NO_DRAWS
             elif not of_guide and name in guide_trace.nodes:
                 latents.append(name)
             elif not of_guide and not site["is_observed"]:
                 facts.is_enumerated |= is_enumerated(site)
                 facts.unguided |= set() if is_enumerated(site) else {name}
-    facts.is_stochastic = bool(facts.partners or facts.unguided)
+    facts.is_stochastic |= bool(facts.unguided)
     facts.idle = idle_latents(model, model_trace, latents, args, kwargs)
     facts.max_plate_nesting = (
         -min(dims) if math.isinf(max_plate_nesting) else int(max_plate_nesting)

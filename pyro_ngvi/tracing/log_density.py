@@ -5,9 +5,8 @@ sampled and whose ``log q`` is hidden. It is the model's log density, with the l
 constraints, the partners of an ``AutoGuideList``, one minibatch for all runs and sums over
 enumerated latents. Parameters are live.
 
-Several draws share one run: under ``torch.vmap``, which asks nothing of the model's shapes;
-inside an outer plate, for models that broadcast and have operations without a batching rule; or
-in a loop. :func:`~pyro_ngvi.tracing.particles.choose_particles` finds out.
+Several draws share one run under ``torch.vmap``, which asks nothing of the model's shapes, or are
+looped over. :func:`~pyro_ngvi.tracing.particles.choose_particles` finds out.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import pyro
 import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
@@ -46,9 +44,6 @@ from pyro_ngvi.tracing.recording import OfRows, Replays
 
 #: Draws of the latent vectors by the name of the guide's sample site.
 Latents = dict[str, Tensor]
-
-#: The plate of draws that share a run.
-PARTICLES = "num_particles_vectorized"
 
 
 class LogDensity:
@@ -112,13 +107,9 @@ class LogDensity:
             then nothing to gain by other operations, whose rewriting costs time.
         :return: shape ``(K,)``.
         """
-        # Partners draw anew for every element of a plate, and a plate of one is no plate.
-        loops = len(next(iter(latents.values()))) == 1 or (same_noise and self.facts.is_stochastic)
-        if self.facts.particles == "plate" and not loops:
-            return self._retried(lambda: self._in_a_plate(latents))
-        as_they_are = is_first_order and loops
+        loops = len(_first(latents)) == 1 or self.facts.is_stochastic
         return self.over_draws(
-            self.particle, latents, same_noise=same_noise, one_by_one=as_they_are
+            self.particle, latents, same_noise=same_noise, one_by_one=is_first_order and loops
         )
 
     def values(self, latents: Latents, leaves: Sequence[Tensor] = ()) -> Tensor:
@@ -153,7 +144,7 @@ class LogDensity:
             dictionary of tensors.
         :param one_by_one: whether each has a run of its own, with the operations as they are.
         """
-        is_one = one_by_one or len(next(iter(latents.values()))) == 1
+        is_one = one_by_one or len(_first(latents)) == 1
         if self.facts.particles == "vmap" and not is_one:
             return self._retried(lambda: torch.vmap(function)(latents))
         if self.facts.particles == "writing vmap" and not is_one:
@@ -205,14 +196,23 @@ class LogDensity:
 
     def traces(self, latents: Latents) -> tuple[poutine.Trace, poutine.Trace]:
         """Traces of model and guide at one draw; packed if there is something to sum out."""
-        return self._traces(self.model, self._given(latents), self.facts.max_plate_nesting)
+        model, guide = self.model, self._given(latents)
+        max_plate_nesting = self.facts.max_plate_nesting
+        is_enumerated = self.facts.is_enumerated or self.facts.guide_is_enumerated
+        if is_enumerated:
+            # The model's enumeration dimensions come after the guide's, as in TraceEnum_ELBO.
+            guide = EnumMessenger(first_available_dim=-1 - max_plate_nesting)(guide)
+            model = EnumMessenger()(model)
+        model_trace, guide_trace = get_importance_trace(
+            "flat", max_plate_nesting, model, guide, self.args, self.kwargs
+        )
+        check_no_latent_is_gone(model_trace, guide_trace)
+        if is_enumerated:
+            guide_trace.pack_tensors()
+            model_trace.pack_tensors(guide_trace.plate_to_symbol)
+        return model_trace, guide_trace
 
     # -- runs -------------------------------------------------------------------------
-
-    @property
-    def plate_dim(self) -> int:
-        """Dimension of a plate of draws."""
-        return -1 - self.facts.max_plate_nesting
 
     def _retried(
         self, evaluate: Callable[[], Any], is_recorded: bool = False, rewrites: bool = True
@@ -251,50 +251,6 @@ class LogDensity:
 
         return guide
 
-    def _traces(
-        self, model: Callable, guide: Callable, max_plate_nesting: int
-    ) -> tuple[poutine.Trace, poutine.Trace]:
-        is_enumerated = self.facts.is_enumerated or self.facts.guide_is_enumerated
-        if is_enumerated:
-            # The model's enumeration dimensions come after the guide's, as in TraceEnum_ELBO.
-            guide = EnumMessenger(first_available_dim=-1 - max_plate_nesting)(guide)
-            model = EnumMessenger()(model)
-        model_trace, guide_trace = get_importance_trace(
-            "flat", max_plate_nesting, model, guide, self.args, self.kwargs
-        )
-        check_no_latent_is_gone(model_trace, guide_trace)
-        if is_enumerated:
-            guide_trace.pack_tensors()
-            model_trace.pack_tensors(guide_trace.plate_to_symbol)
-        return model_trace, guide_trace
-
-    def _in_a_plate(self, latents: Latents) -> Tensor:
-        if not self.conjugate_sites:
-            return self._run_in_a_plate(latents, {})
-        runs = [self._run_in_a_plate(latents, given) for given in _rows(self._points())]
-        return torch.stack(runs).mean(0)
-
-    def _run_in_a_plate(self, latents: Latents, given: Latents) -> Tensor:
-        dim = self.plate_dim
-        num_draws = len(next(iter(latents.values())))
-        shape = (num_draws, *[1] * (-1 - dim))
-        latents = {site: v.reshape(*shape, v.shape[-1]) for site, v in latents.items()}
-
-        def plate(function: Callable) -> Callable:
-            return pyro.plate(PARTICLES, num_draws, dim=dim)(function)
-
-        model_trace, guide_trace = self._traces(
-            plate(self.model), plate(self._given({**latents, **given})), -dim
-        )
-        if self.facts.is_enumerated:
-            return enumerated_log_density(model_trace, guide_trace, PARTICLES)
-        return sum(
-            sign * site["log_prob"].reshape(num_draws, -1).sum(-1)
-            for trace, sign in ((model_trace, 1), (guide_trace, -1))
-            for site in trace.nodes.values()
-            if site["type"] == "sample"
-        )
-
     def _weighted(self, latents: Latents) -> Tensor:
         """Return the log density beside a guide with enumerated sites, from weighted traces."""
         elbo = TraceEnum_ELBO(
@@ -313,8 +269,7 @@ class LogDensity:
 
 def _rows(points: Latents) -> list[Latents]:
     """Return the values of each run."""
-    count = len(next(iter(points.values())))
-    return [{site: x[r] for site, x in points.items()} for r in range(count)]
+    return [{site: x[r] for site, x in points.items()} for r in range(len(_first(points)))]
 
 
 def _first(latents: Latents) -> Tensor:
@@ -322,7 +277,7 @@ def _first(latents: Latents) -> Tensor:
 
 
 def _loop(function: Callable[[Latents], Any], latents: Latents, same_noise: bool) -> Any:
-    num_draws = len(next(iter(latents.values())))
+    num_draws = len(_first(latents))
     # The derivative of all rows is one stack; that of each by itself has zeros for the others.
     draws = zip(*(value.unbind() for value in latents.values()), strict=True)
     results = []

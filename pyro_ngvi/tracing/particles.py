@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
-from pyro_ngvi.tracing.given_latents import PartnerDraws
-from pyro_ngvi.tracing.inspection import ModelFacts
 from pyro_ngvi.tracing.log_density import Latents, LogDensity
 
 #: Two ways to evaluate the same density differ by less, relatively: what rounding explains.
@@ -21,14 +19,13 @@ def choose_particles(density: LogDensity, latents: Latents) -> None:
     """
     facts = density.facts
     ends = {site: value[[0, -1]].requires_grad_() for site, value in latents.items()}
-    for particles in _ways(facts):
-        partners = PartnerDraws(facts.partners, density.plate_dim)
+    # Distributions draw in place, which torch.vmap does not allow.
+    for particles in () if facts.is_stochastic else ("vmap", "writing vmap"):
         try:
             facts.particles = particles
-            with partners:
-                actual = _value_and_gradient(density, ends)
-                facts.particles = "loop"
-                expected = _one_by_one(density, partners, ends)
+            actual = _value_and_gradient(density, ends)
+            facts.particles = "loop"
+            expected = _value_and_gradient(density, ends)
         except Exception:  # noqa: BLE001
             continue  # whatever the model cannot do in this way, the loop can
         if _agree(actual, expected):
@@ -43,23 +40,6 @@ def choose_particles(density: LogDensity, latents: Latents) -> None:
         choose_particles(density, latents)
     except Exception:  # noqa: BLE001
         pass  # others report it
-
-
-def _ways(facts: ModelFacts) -> list[str]:
-    # Distributions draw in place, which torch.vmap does not allow.
-    ways = [] if facts.is_stochastic else ["vmap"]
-    if facts.is_reparameterized and not facts.guide_is_enumerated:
-        ways.append("plate")
-    return ways if facts.is_stochastic else [*ways, "writing vmap"]
-
-
-def _one_by_one(density: LogDensity, partners: PartnerDraws, latents: Latents) -> Tensor:
-    rows = []
-    for k in range(len(next(iter(latents.values())))):
-        partners.index = k
-        draw = {site: value[k : k + 1].detach() for site, value in latents.items()}
-        rows.append(_value_and_gradient(density, {s: v.requires_grad_() for s, v in draw.items()}))
-    return torch.cat(rows)
 
 
 def _value_and_gradient(density: LogDensity, latents: Latents) -> Tensor:

@@ -24,7 +24,7 @@ from pyro_ngvi.tracing import (
 )
 from pyro_ngvi.tracing.minibatch import MinibatchMessenger
 
-WAYS = ["loop", "vmap", "plate"]
+WAYS = ["loop", "vmap"]
 
 
 @pytest.fixture(autouse=True)
