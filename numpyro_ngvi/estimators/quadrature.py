@@ -25,7 +25,7 @@ from ngvi.estimators.nodes import (
 )
 from ngvi.estimators.points import Families, PointsBySite
 from ngvi.estimators.quadrature import Integrand, Pull, Push, find_terms
-from numpyro_ngvi.tracing.additive_terms import terms_of, untraced_terms_of
+from numpyro_ngvi.tracing.additive_terms import terms_of
 from numpyro_ngvi.tracing.compilation import compiled
 
 #: Numbers of a term at all nodes that are computed together; a few nodes always are, as sums over
@@ -177,8 +177,7 @@ def why_not_additive(density: Callable, here: Families, *, check: bool = True) -
     :param check: whether to look for kinks; not while it is traced.
     """
     try:
-        find = untraced_terms_of if check else terms_of
-        terms = find_terms(find, density, here)
+        terms = find_terms(partial(terms_of, is_traced=not check), density, here)
         if check:
             check_paths(terms, list(here.values()), JaxCalculus())
             check_smooth(terms, list(here.values()), JaxCalculus())

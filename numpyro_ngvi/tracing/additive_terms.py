@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr
 
 from ngvi.estimators.additive_terms import (
     AdditiveTerms,
-    Form,
     Kind,
     Level,
     Node,
@@ -23,6 +23,7 @@ from ngvi.estimators.additive_terms import (
     is_sum,
 )
 from numpyro_ngvi.tracing.compilation import compiled
+from numpyro_ngvi.tracing.of_sites import halved
 from numpyro_ngvi.tracing.traced import without_idle
 
 _KINDS = {
@@ -48,119 +49,65 @@ _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 _PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
-def terms_of(function: Callable[..., jax.Array], latents: Sequence[jax.Array]) -> AdditiveTerms:
+def terms_of(
+    function: Callable[..., jax.Array], latents: Sequence[jax.Array], *, is_traced: bool = True
+) -> AdditiveTerms:
     """Return the terms of a log density.
 
     :param function: of the latent vectors.
     :param latents: of their shapes; they are the nodes of the result.
+    :param is_traced: False if this is no part of a program that JAX traces.
     :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
-    program = jax.make_jaxpr(function)(*latents)
-    reader = Reader()
-    inputs = [reader.latent(np.shape(value)) for value in latents]
-    (result,) = _run(reader, program, inputs)
+    reader, program, constants, inputs = _read(function, latents, is_traced)
+    (result,) = _run(reader, program, [*constants, *inputs])
     return AdditiveTerms.of(result, inputs)
 
 
-def untraced_terms_of(
-    function: Callable[..., jax.Array], latents: Sequence[jax.Array]
-) -> AdditiveTerms:
-    """Return :func:`terms_of` where nothing is traced."""
-
-    def find() -> tuple[AdditiveTerms, list[Node], None]:
-        terms = terms_of(function, latents)
-        return terms, _roots(terms), None
-
-    return _untraced(find)[0]
-
-
 def elementwise_terms_of(
-    function: Callable[..., list[jax.Array]],
-    latents: Sequence[jax.Array],
-    numbers: Callable[[AdditiveTerms, AdditiveTerms | None], Any],
-) -> tuple[AdditiveTerms, AdditiveTerms | None, Any]:
+    function: Callable[..., list[jax.Array]], latents: Sequence[jax.Array]
+) -> tuple[AdditiveTerms, AdditiveTerms | None]:
     """Return arrays as functions of a few affine functions, and the terms of a number.
 
+    It is no part of a program that JAX traces.
+
     :param function: of the latent vectors to a list of arrays, the last of which is the number.
-    :param numbers: arrays that are wanted of what is found, by the program that finds constants.
-    :return: the arrays as terms, the number's, if it is a sum of such, and what is wanted.
+    :return: the arrays as terms, and the number's, if it is a sum of such.
     :raises NotAdditiveError: naming an operation, if an array is no such function.
     """
-
-    def read() -> tuple[AdditiveTerms, AdditiveTerms | None]:
-        program, reader = jax.make_jaxpr(function)(*latents), Reader()
-        count = len(program.jaxpr.outvars) - 1
-        inputs = [reader.latent(np.shape(value)) for value in latents]
-        nodes = _run(reader, _only(program, slice(count)), inputs)
-        own = AdditiveTerms.elementwise(nodes, inputs)
-        try:
-            (number,) = _run(reader, _only(program, slice(count, None)), inputs)
-            return own, AdditiveTerms.of(number, inputs)
-        except NotAdditiveError:
-            return own, None
-
-    def find() -> tuple[tuple, list[Node], Any]:
-        own, rest = found = read()
-        roots = _roots(own) + ([] if rest is None else _roots(rest))
-        return found, roots, numbers(own, rest)
-
-    found, wanted = _untraced(find)
-    return *found, wanted
+    reader, program, constants, inputs = _read(function, latents, is_traced=False)
+    given, results = [*constants, *inputs], program.outvars
+    own = _run(reader, program.replace(outvars=results[:-1]), given)
+    terms = AdditiveTerms.elementwise(own, inputs)
+    try:
+        (number,) = _run(reader, program.replace(outvars=results[-1:]), given)
+        return terms, AdditiveTerms.of(number, inputs)
+    except NotAdditiveError:
+        return terms, None
 
 
-def _untraced(find: Callable[[], tuple[Any, list[Node], Any]]) -> tuple[Any, Any]:
-    """Return what is found, and the numbers that are wanted, where nothing is traced.
+def _read(
+    function: Callable, latents: Sequence[jax.Array], is_traced: bool
+) -> tuple[Reader, Jaxpr, list[Node], list[Node]]:
+    """Return a program of constants and latents, after what these do not change, and its nodes.
 
-    What the latents do not change is found by one program; operation by operation each would be
+    What they do not change is computed by one program; operation by operation each would be
     compiled by itself.
-
-    :param find: gives terms, the nodes that these follow from, and traced numbers.
     """
-    known: list[Any] = []
+    traced = jax.make_jaxpr(function)(*latents)
+    early, program = halved(without_idle(traced.jaxpr), [True] * len(latents))
 
-    def constants() -> tuple[list[jax.Array], Any]:
-        found, roots, numbers = find()
-        known[:] = found, _traced_constants(roots)
-        return [node.value for node in known[1]], numbers
+    def known(arrays: list) -> list[jax.Array]:
+        return jax.core.eval_jaxpr(early, arrays)
 
-    values, numbers = compiled(constants, runs_once=True)()
-    found, nodes = known
-    for node, value in zip(nodes, values, strict=True):
-        node.value = value
-    return found, numbers
-
-
-def _roots(terms: AdditiveTerms) -> list[Node]:
-    return [terms.result, *(term.node for term in terms.terms)]
-
-
-def _traced_constants(roots: list[Node]) -> list[Node]:
-    """Return the nodes that others depend on and whose values are traced."""
-    known: dict[int, Node | Form] = {}
-    waiting: list[Node | Form] = list(roots)
-    while waiting:
-        one = waiting.pop()
-        if id(one) in known:
-            continue
-        known[id(one)] = one
-        waiting += getattr(one.op.run, "places", ()) if one.op is not None else ()
-        if isinstance(one, Node):
-            waiting += [*one.inputs, *([] if one.is_constant else [one.form])]
-        else:
-            waiting += [*one.parts, *([] if one.node is None else [one.node])]
-    nodes = [one for one in known.values() if isinstance(one, Node)]
-    return [one for one in nodes if isinstance(one.value, jax.core.Tracer)]
+    values = (known if is_traced else compiled(known, runs_once=True))(traced.consts)
+    reader = Reader()
+    inputs = [reader.latent(np.shape(value)) for value in latents]
+    return reader, program, [reader.constant(value, np.shape(value)) for value in values], inputs
 
 
 #: True if a log density is a sum of terms, of a size that quadrature takes.
 is_sum_of_terms = functools.partial(is_sum, terms_of)
-
-
-def _only(program: Any, results: slice) -> Any:
-    """Return a program of some of its results; operations that others depend on are idle."""
-    own = program.jaxpr.outvars[results]
-    names = program.jaxpr.debug_info._replace(result_paths=("",) * len(own))
-    return program.replace(jaxpr=program.jaxpr.replace(outvars=own, debug_info=names))
 
 
 def _run(reader: Reader, program: Any, arguments: Sequence[Node]) -> list[Node]:
@@ -213,7 +160,7 @@ def _results(reader: Reader, program: Any, equation: Any, inputs: list[Node]) ->
     if len(inputs) > 1 and kind is Kind.COPY:  # from places that are known
         inputs, places = inputs[:1], inputs[1:]
         words += f" {[id(place.value) for place in places]}"
-        run = _FromPlaces(run, places)
+        run = _from_places(run, places)
     if kind in _BY_ELEMENTS:
         inputs = [reader.filled(value, shapes[0], jnp) for value in inputs]
     return [reader.apply(Op(kind, run, words), inputs, shapes[0])]
@@ -232,14 +179,8 @@ def _is_finite_check(equation: Any, inputs: list[Node]) -> bool:
     return name == "ne" and any(is_infinite)
 
 
-class _FromPlaces(NamedTuple):
-    """An operation that takes entries of its first argument, from places that are constants."""
-
-    run: Callable[..., Any]
-    places: list[Node]
-
-    def __call__(self, value: Any) -> Any:
-        return self.run(value, *(place.value for place in self.places))
+def _from_places(run: Callable[..., Any], places: list[Node]) -> Callable[..., Any]:
+    return lambda value: run(value, *(place.value for place in places))
 
 
 def _piece(run: Callable[..., Any], index: int) -> Callable[..., Any]:

@@ -151,7 +151,8 @@ class ModelRows:
             return [*parts, rest]
 
         means = [q.mean for q in families]
-        terms, rest, numbers = elementwise_terms_of(of_vectors, means, self._numbers)
+        terms, rest = elementwise_terms_of(of_vectors, means)
+        numbers = compiled(lambda: self._numbers(terms, rest), runs_once=True)()
         numbers = jax.tree.map(lambda x: np.asarray(x, float), numbers)
         own = self._made(terms, numbers[0])
         if rest is None or not rest.terms:
