@@ -92,6 +92,5 @@ class SlangLoop(Loop):
         updates = [x.astype(m.dtype) for x, m in zip(split(steps, means), means, strict=True)]
         new_hess = split(new.diagonal - rule.weight_decay, hess)
         changed = (updates, split(momentum, hess), new_hess, split(new.factor.T, hess))
-        moved, *own, factor = (jax.tree.unflatten(tree, leaves) for leaves in changed)
-        of_sample = self.of_sample(hess)
-        return moved, IvonState(count, state.num_skipped, *own, *of_sample, factor)
+        moved, g, h, u = (jax.tree.unflatten(tree, leaves) for leaves in changed)
+        return moved, IvonState(count, state.num_skipped, g, h, *self.of_sample(hess), u)
