@@ -200,8 +200,7 @@ def check_model(model: Any) -> None:
             f"model is the class {model.__name__}: make an object of it, {model.__name__}(...), "
             "whose __call__ takes the model's arguments."
         )
-    parameters = getattr(getattr(model, "__code__", None), "co_varnames", ())
-    if parameters[:1] == ("self",):
+    if inspect.isfunction(model) and model.__code__.co_varnames[:1] == ("self",):
         raise TypeError(
             f"model {model.__qualname__} is a method of no object: write {model.__name__} of an "
             "object of its class."

@@ -408,6 +408,7 @@ MISTAKES = {
     # -- values in the place of numbers, and classes in that of models
     "fit(ppl, Rows)": r"model is the class Rows: make an object of it, Rows\(...\)",
     "ppl.guide(Rows)": "model is the class Rows",
+    "ppl.guide(Rows.__call__)": r"Rows.__call__ is a method of no object: .* an object of its",
     "package.SVI(Rows, ppl.guide(model), ppl.optimiser(), ppl.elbo())": r"write Rows\(\)",
     "fit(ppl, asking(ppl, np.exp))": r"data, for a plain number \(.*py:\d+, .*where\(",
     # -- sites without a distribution or a density

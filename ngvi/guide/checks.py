@@ -60,8 +60,9 @@ def refuse_discrete(name: str, block: str) -> None:
     """
     raise DiscreteLatentError(
         f"Continuous inference cannot handle discrete sample site '{name}'. Mark it with "
-        "infer={'enumerate': 'parallel'} (or config_enumerate) and use TraceEnum_ELBO, hide it "
-        f"from the guide, NaturalGaussianGuide({block}(model, hide=['{name}'])), or give its data."
+        "infer={'enumerate': 'parallel'} (or config_enumerate) and use TraceEnum_ELBO "
+        "(https://pyro.ai/examples/enumeration.html), hide it from the guide, "
+        f"NaturalGaussianGuide({block}(model, hide=['{name}'])), or give its data."
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,17 +39,25 @@ def test_fit_sums_out_discrete_latents_beside_latents_in_a_plate(ppl, marked):
     assert result.sample(3)["loc"].shape == (3, 2)
 
 
-def test_a_model_may_take_plain_numbers_of_its_data(ppl):
-    y = np.array([3.0, 4.0, 5.5, 6.0, 3.5])
+@dataclass
+class Waits:
+    """A model that is a method of an object."""
 
-    def model(y):
+    ppl: Any
+
+    def model(self, y):
+        ppl = self.ppl
         start = ppl.sample("start", ppl.dist.Uniform(ppl.array(0.0), float(y.min())))
         ppl.deterministic("end", start + float(y.max()))
         with ppl.plate("data", len(y)):
             ppl.sample("y", ppl.dist.Normal(start, 2.0), obs=y)
 
+
+def test_a_model_may_be_a_method_that_takes_plain_numbers_of_its_data(ppl):
+    y = np.array([3.0, 4.0, 5.5, 6.0, 3.5])
     # NumPyro runs such a model on numpy's data.
-    fitted = ppl.fit(model, y if ppl.is_numpyro else ppl.array(y), effort="quick")
+    given = y if ppl.is_numpyro else ppl.array(y)
+    fitted = ppl.fit(Waits(ppl).model, given, effort="quick")
     assert fitted.converged and 0.0 < fitted.summary().loc["start", "mean"] < 3.0
     assert fitted.predictive(num_samples=3)["end"].shape == (3,)
     assert fitted.predictive(num_samples=5)["y"].shape == (5, 5)
