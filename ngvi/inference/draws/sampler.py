@@ -176,7 +176,6 @@ class Sampler:
         if not (self._ways and self._ways[0](found)):
             return _is_spoilt(found) and self._shortens_steps(found.z[:, -1])
         del self._ways[0]  # also if all else is taken back
-        self._chains = None
         pilot, is_better = self.run(ROUND), _is_spoilt(found)
         if _is_spoilt(pilot) == is_better:
             price = 1.0 if self.place is before["place"] else BY_MODES
@@ -215,7 +214,7 @@ class Sampler:
         if _num_effective(found) > POOR * min(longer, 1.0) * found.steps.size:
             return False
         self.coordinates, self._step = coordinates, self._step * longer
-        self._theta = found.z[:, -1]
+        self._theta, self._chains = found.z[:, -1], None
         self._window(ROUND)
         return True
 
