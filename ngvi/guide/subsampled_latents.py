@@ -59,9 +59,7 @@ class Minibatch(subsampling.MinibatchElements):
     """
 
     ppl: ClassVar[Any]  #: The PPL has ``sample``.
-    delta: ClassVar[Any]
-    biject_to: ClassVar[Any]
-    sum_rightmost: ClassVar[Any]
+    dist: ClassVar[Any]  #: The PPL's distributions.
     get_mask: ClassVar[Any]
     #: True if the PPL's guides enter the plates of a site that has all elements.
     enters_whole_plates: ClassVar[bool]
@@ -124,15 +122,15 @@ class Minibatch(subsampling.MinibatchElements):
             if support is None:
                 axes = [frame.dim - fn.event_dim for frame in frames if frame.name in partial]
                 support = self.one_support(fn.support, axes, site.name)
-            transform = self.biject_to(support)
+            transform = self.dist.biject_to(support)
             unconstrained = self.gather(site, values[site.name])
             value = transform(unconstrained)
             log_density: Any = 0.0
             if self.get_mask() is not False:
                 log_density = -transform.log_abs_det_jacobian(unconstrained, value)
                 surplus = log_density.ndim - value.ndim + fn.event_dim
-                log_density = self.sum_rightmost(log_density, surplus)
-            delta = self.delta(value, log_density=log_density, event_dim=fn.event_dim)
+                log_density = self.dist.util.sum_rightmost(log_density, surplus)
+            delta = self.dist.Delta(value, log_density=log_density, event_dim=fn.event_dim)
             with ExitStack() as stack:
                 for frame in frames if partial or self.enters_whole_plates else ():
                     stack.enter_context(plates[frame.name])

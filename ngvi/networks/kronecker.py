@@ -41,8 +41,7 @@ class KroneckerStep(NamedTuple):
     rows: Root
     columns: Root
     size: Array  #: ``s``.
-    #: ``rho R^T w T``, of which the mean's shift is ``s R (...) T^T``; None if it stays.
-    turned: Array | None
+    turned: Array  #: ``rho R^T w T``, of which the mean's shift is ``s R (...) T^T``.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,18 +66,11 @@ class KroneckerSteps:
         rows, columns = (self.ops.plus_diagonal(one, amount, times) for one in new)
         return rows, columns
 
-    def along(
-        self, rho: Array | float, change: tuple[Array, Array], shift: Array | None
-    ) -> KroneckerStep:
-        """Return the step to (2), from ``D_U`` and ``D_V``, and from ``w = C^-1 dmu``, ``(m, n)``.
-
-        :param shift: None for a mean that stays.
-        """
+    def along(self, rho: Array | float, change: tuple[Array, Array], shift: Array) -> KroneckerStep:
+        """Return the step to (2), from ``D_U``, ``D_V`` and ``w = C^-1 dmu``, shape ``(m, n)``."""
         roots = (self.ops.covariance_root(rho * one, self.are_definite) for one in change)
         rows, columns = (self._root(*both) for both in roots)
         size = self.ops.xp.sqrt(rows.mean * columns.mean)
-        if shift is None:
-            return KroneckerStep(rows, columns, size, None)
         return KroneckerStep(rows, columns, size, rho * _turned(rows, columns, shift))
 
     def _root(self, lower: Array, inverse: Array) -> Root:
@@ -98,19 +90,17 @@ class KroneckerSteps:
     def kl(self, step: KroneckerStep) -> Array:
         """``KL(new || old)`` in nats, by (2) of :mod:`~ngvi.linalg.definite`."""
         trace = step.size * (step.rows.lower**2).sum() * (step.columns.lower**2).sum()
-        shift = None if step.turned is None else self._back(step, self.inner_shift(step))
+        shift = self._back(step, self.inner_shift(step))
         return self._moved(step, trace, shift) - self._log_det(step)
 
     def backward_kl(self, step: KroneckerStep) -> Array:
         """``KL(old || new)`` in nats."""
-        trace, shift = step.rows.mean * step.columns.mean * _num(step), None
-        if step.turned is not None:
-            shift = self.ops.xp.sqrt(step.size) * step.turned
+        trace = step.rows.mean * step.columns.mean * _num(step)
+        shift = self.ops.xp.sqrt(step.size) * step.turned
         return self._moved(step, trace / step.size, shift) + self._log_det(step)
 
-    def _moved(self, step: KroneckerStep, trace: Array, shift: Array | None) -> Array:
-        half = 0.5 * (trace - _num(step))
-        return half if shift is None else half + 0.5 * (shift**2).sum()
+    def _moved(self, step: KroneckerStep, trace: Array, shift: Array) -> Array:
+        return 0.5 * (trace - _num(step)) + 0.5 * (shift**2).sum()
 
     def _log_det(self, step: KroneckerStep) -> Array:
         """``-log |M| / 2``."""
@@ -133,7 +123,7 @@ class NumberStep(NamedTuple):
     """A step of independent latents in whitened coordinates."""
 
     ratio: Array  #: Ratio of the new variances to the old ones.
-    shift: Array | None  #: Shift of the means; None if they stay.
+    shift: Array  #: Shift of the means.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,18 +136,17 @@ class NumberSteps:
         """Damp a change as :func:`ngvi.families.steps.corrected` does of a mean field."""
         return change + 0.5 * rho * change**2
 
-    def along(self, rho: Array | float, change: Array, shift: Array | None) -> NumberStep:
+    def along(self, rho: Array | float, change: Array, shift: Array) -> NumberStep:
         """Return the step to precisions ``1 + rho change``, from ``change = -P`` and ``w``."""
         ratio = self.ops.new_variance_ratio(rho * change)
-        return NumberStep(ratio, None if shift is None else rho * ratio * shift)
+        return NumberStep(ratio, rho * ratio * shift)
 
     def kl(self, step: NumberStep) -> Array:
         """``KL(new || old)`` in nats."""
         sizes = step.ratio - 1.0 - self.ops.xp.log(step.ratio)
-        return 0.5 * (sizes if step.shift is None else sizes + step.shift**2).sum()
+        return 0.5 * (sizes + step.shift**2).sum()
 
     def backward_kl(self, step: NumberStep) -> Array:
         """``KL(old || new)`` in nats."""
-        size = 1.0 if step.shift is None else 1.0 + step.shift**2
-        sizes = size / step.ratio - 1.0 + self.ops.xp.log(step.ratio)
+        sizes = (1.0 + step.shift**2) / step.ratio - 1.0 + self.ops.xp.log(step.ratio)
         return 0.5 * sizes.sum()

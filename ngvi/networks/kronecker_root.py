@@ -7,7 +7,9 @@ them. The root takes each matrix to ``A Z B^T``, and the others times their scal
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ngvi.linalg.matrices import Array, Matrices
@@ -73,29 +75,27 @@ class KroneckerRoot:
 
     def times(self, vector: Array) -> Array:
         """``C x``."""
-        parts, xp = self.split(vector), self.ops.xp
-        pairs = zip(self.pairs, parts.matrices, strict=True)
-        return self.join([times(xp, a, z @ b.mT) for (a, b), z in pairs], self.scale * parts.rest)
+        return self._mapped(lambda a, b, z: times(self.ops.xp, a, z @ b.mT), vector, self.scale)
 
     def transpose_times(self, vector: Array) -> Array:
         """``C^T x``."""
-        parts, xp = self.split(vector), self.ops.xp
-        pairs = zip(self.pairs, parts.matrices, strict=True)
-        return self.join([times(xp, a.mT, w @ b) for (a, b), w in pairs], self.scale * parts.rest)
+        return self._mapped(lambda a, b, w: times(self.ops.xp, a.mT, w @ b), vector, self.scale)
 
     def solve(self, vector: Array) -> Array:
         """``C^-1 x``."""
-        parts, solve = self.split(vector), self.ops.solve_rows
-        pairs = zip(self.pairs, parts.matrices, strict=True)
-        solved = [solve(b, solve(a, w.mT).mT) for (a, b), w in pairs]
-        return self.join(solved, parts.rest / self.scale)
+        solve = self.ops.solve_rows
+        return self._mapped(lambda a, b, w: solve(b, solve(a, w.mT).mT), vector, 1.0 / self.scale)
 
     def solve_transpose(self, vector: Array) -> Array:
         """``C^-T x``, for one vector."""
-        parts, solve = self.split(vector), self.ops.solve_lower
+        solve = functools.partial(self.ops.solve_lower, trans=True)
+        return self._mapped(lambda a, b, w: solve(b, solve(a, w).mT).mT, vector, 1.0 / self.scale)
+
+    def _mapped(self, function: Callable[..., Array], vector: Array, scale: Array) -> Array:
+        """Map both factors of each matrix and its part of a vector, and scale the rest."""
+        parts = self.split(vector)
         pairs = zip(self.pairs, parts.matrices, strict=True)
-        solved = [solve(b, solve(a, w, trans=True).mT, trans=True).mT for (a, b), w in pairs]
-        return self.join(solved, parts.rest / self.scale)
+        return self.join([function(*pair, one) for pair, one in pairs], scale * parts.rest)
 
     def quotients(self, pairs: Pairs) -> Pairs:
         """``A^-1 X`` and ``B^-1 Y`` of lower triangles."""

@@ -21,12 +21,8 @@ class MatrixSteps(MatrixCoordinates):
 
     def along(self, direction: Self, of_mean: Array | float = 1.0) -> WhitenedPath:
         """Return the steps to (5)."""
-        root, stays = self._root(), isinstance(of_mean, float) and of_mean == 0.0
-        num = len(root.pairs)
-        shifts: list[Any] = [None] * (num + 1)
-        if not stays:
-            shift = root.split(of_mean * self._whitened_mean(direction))
-            shifts = [*shift.matrices, shift.rest]
+        root = self._root()
+        shift = root.split(of_mean * self._whitened_mean(direction))
         changes: list[Any] = []
         for pair in self._quotients(direction):
             # Each factor moves with the whole scale, which both share, and the step divides by it.
@@ -41,11 +37,9 @@ class MatrixSteps(MatrixCoordinates):
             moved = zip(root.pairs, of_matrices, strict=True)
             product = self.ops.lower_product
             pairs = [(product(a, s.rows.lower), product(b, s.columns.lower)) for (a, b), s in moved]
-            loc = self.loc
-            if not stays:
-                shifted = zip(pairs, of_matrices, strict=True)
-                matrices = [a @ kronecker.inner_shift(step) @ b.mT for (a, b), step in shifted]
-                loc = loc + root.join(matrices, self.scale * of_rest.shift)
+            shifted = zip(pairs, of_matrices, strict=True)
+            matrices = [a @ kronecker.inner_shift(step) @ b.mT for (a, b), step in shifted]
+            loc = self.loc + root.join(matrices, self.scale * of_rest.shift)
             scale = self.scale * self.xp.sqrt(of_rest.ratio)
             return self._balanced(loc, pairs, scale, [step.size for step in of_matrices])
 
@@ -60,8 +54,8 @@ class MatrixSteps(MatrixCoordinates):
 
             return of_steps
 
-        kinds = [*[kronecker] * num, numbers]
-        blocks = list(zip(changes, shifts, strict=True))
+        kinds = [*[kronecker] * len(root.pairs), numbers]
+        blocks = list(zip(changes, [*shift.matrices, shift.rest], strict=True))
         return WhitenedPath(blocks, kinds, finish, metrics=metrics)
 
     def _trace_ratio(self, other: Self) -> Array:

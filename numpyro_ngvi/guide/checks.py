@@ -93,21 +93,15 @@ def subsampled_latents(trace: dict[str, Any]) -> list[SubsampledLatent]:
     )
 
 
-def _run(model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
-    """Return a trace from the start, which ends early if the model fails."""
-    started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=init_loc_fn)
-    trace = handlers.trace(started)
-    with handlers.block(), contextlib.suppress(Exception):
-        trace(*args, **kwargs)
-    return trace.trace
-
-
 def without_density(
     model: Callable, init_loc_fn: Callable, args: tuple, kwargs: dict
 ) -> tuple[list[str], bool]:
     """See :func:`ngvi.guide.checks.without_density`, at the starting point."""
-    trace = _run(model, init_loc_fn, args, kwargs)
-    sites = [(name, site) for name, site in trace.items() if site["type"] == "sample"]
+    started = handlers.substitute(handlers.seed(model, rng_seed=0), substitute_fn=init_loc_fn)
+    run = handlers.trace(started)
+    with handlers.block(), contextlib.suppress(Exception):  # it ends early if the model fails
+        run(*args, **kwargs)
+    sites = [(name, site) for name, site in run.trace.items() if site["type"] == "sample"]
     return checks.without_density(sites, jnp, _unconstrained)
 
 

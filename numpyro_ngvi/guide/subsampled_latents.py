@@ -12,8 +12,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions.constraints import Constraint
-from numpyro.distributions.transforms import UnpackTransform, biject_to
-from numpyro.distributions.util import periodic_repeat, sum_rightmost
+from numpyro.distributions.transforms import UnpackTransform
+from numpyro.distributions.util import periodic_repeat
 
 from ngvi.guide import subsampled_latents as shared
 from ngvi.guide.subsampled_latents import first_bound
@@ -31,8 +31,7 @@ def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
 class Minibatch(shared.Minibatch):
     """The elements that a minibatch of NumPyro's has."""
 
-    ppl, delta, enters_whole_plates = numpyro, dist.Delta, False
-    biject_to, sum_rightmost = staticmethod(biject_to), staticmethod(sum_rightmost)
+    ppl, dist, enters_whole_plates = numpyro, dist, False
     get_mask, one_support = staticmethod(numpyro.get_mask), staticmethod(one_support)
 
     @staticmethod

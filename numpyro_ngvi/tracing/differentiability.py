@@ -1,8 +1,6 @@
 """A check that a model has a Hessian which is its curvature, and sites that are the reason if not.
 
 See :mod:`ngvi.estimators.missed_curvature`.
-
-Programs are asked first, and numbers only where a gradient may jump.
 """
 
 from __future__ import annotations
@@ -21,12 +19,6 @@ from numpyro_ngvi.tracing.arguments import Arguments
 from numpyro_ngvi.tracing.compilation import compiled
 from numpyro_ngvi.tracing.log_density import Latents, LogDensity, site_log_probs
 
-#: Operations at which a gradient may jump; what is differentiated as a maximum has them, too.
-_JUMPS = {"sign", "floor", "ceil", "round", "clamp", "sort", "argmax", "argmin", "is_finite"}
-_JUMPS |= {"gt", "lt", "ge", "le", "eq", "ne"}
-#: Their bodies take other arguments than they do themselves.
-_LOOPS = ("scan", "while")
-
 
 def hessian_obstacle(
     density: LogDensity,
@@ -41,7 +33,7 @@ def hessian_obstacle(
     raises.
 
     :param missed: finds out which sites have a curvature that is not their Hessian's; None if the
-        log density has none. It is called if the gradient may jump.
+        log density has none.
     """
 
     def function(values: Latents) -> jax.Array:
@@ -49,13 +41,13 @@ def hessian_obstacle(
 
     jax.eval_shape(function, latents)
     try:
-        twice = _differentiated_twice(function, latents)
+        _differentiate_twice(function, latents)
     except Exception as error:  # noqa: BLE001
         names = sites_without_hessian(density, latents, params, guide_key)
         reason = ValueError(what_is_missed(names, str(error)))
         reason.__cause__ = error
         return reason
-    found = missed() if _may_jump(twice) else None
+    found = missed()
     return None if found is None else ValueError(what_is_missed(found))
 
 
@@ -74,7 +66,7 @@ def sites_without_hessian(
 
     def has_hessian(name: str) -> bool:
         try:
-            _differentiated_twice(lambda values: jnp.sum(log_probs(values)[name]), latents)
+            _differentiate_twice(lambda values: jnp.sum(log_probs(values)[name]), latents)
         except Exception:  # noqa: BLE001  whatever JAX says where there is none
             return False
         return True
@@ -157,7 +149,7 @@ def _joined(by_site: dict[str, Any]) -> np.ndarray:
     return np.concatenate([np.asarray(part, float) for part in by_site.values()], -1)
 
 
-def _differentiated_twice(function: Callable[[Any], jax.Array], point: Any) -> Any:
+def _differentiate_twice(function: Callable[[Any], jax.Array], point: Any) -> None:
     """Trace the program of a product with the Hessian of a function of a pytree.
 
     :param point: arrays of the shapes of its argument.
@@ -176,39 +168,11 @@ def _differentiated_twice(function: Callable[[Any], jax.Array], point: Any) -> A
             (closed.consts, jax.tree.leaves(point)),
         )
         jax.jit(lambda c, x: jax.core.eval_jaxpr(closed.jaxpr, c, *x)).lower(*shapes)
-    return closed.jaxpr
-
-
-def _may_jump(jaxpr: Any, depends: list[bool] | None = None) -> bool:
-    """Tell whether a program has an operation whose result jumps as its arguments go on.
-
-    Smooth functions may have some as well, such as ``log1p(exp(-abs(x)))``; one without any has no
-    kink, and no wrong second derivative but by a function that a user differentiated by hand.
-
-    :param jaxpr: of the gradient.
-    :param depends: which of its arguments go on; by default all.
-    """
-    depends = [True] * len(jaxpr.invars) if depends is None else depends
-    on = {var for var, yes in zip(jaxpr.invars, depends, strict=True) if yes}
-    for equation in jaxpr.eqns:
-        # Literals stand among the arguments as they are, and have no hash.
-        of_arguments = [not hasattr(var, "val") and var in on for var in equation.invars]
-        if not any(of_arguments):
-            continue
-        name = equation.primitive.name
-        if name in _JUMPS:
-            return True
-        for part in _parts(equation):
-            is_same = name not in _LOOPS and len(part.invars) == len(of_arguments)
-            if _may_jump(part, of_arguments if is_same else None):
-                return True
-        on.update(equation.outvars)
-    return False
 
 
 def has_loops(jaxpr: Any) -> bool:
     """Return whether a program runs a loop that has a derivative."""
-    loops = (one for one in _equations(jaxpr) if one.primitive.name in _LOOPS)
+    loops = (one for one in _equations(jaxpr) if one.primitive.name in ("scan", "while"))
     results = (var for one in loops for var in one.outvars)
     return any(jnp.issubdtype(var.aval.dtype, jnp.inexact) for var in results)
 

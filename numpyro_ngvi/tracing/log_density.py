@@ -139,7 +139,7 @@ class LogDensity:
     ) -> tuple[jax.Array, Any]:
         guide = self.conditioned_guide(latents, guide_key, given)
         if self.is_enumerated:  # which knows no mutable state
-            return self._summed_out(self.model_key, params, self.model, guide), None
+            return self._summed_out(params, guide), None
         return self._summed(params, guide)
 
     def _summed(self, params: dict[str, Any], guide: Callable) -> tuple[jax.Array, Any]:
@@ -161,16 +161,14 @@ class LogDensity:
         total = sum(log_p.values(), start=jnp.array(0.0)) - sum(log_q.values())
         return total, mutable or None
 
-    def _summed_out(
-        self, model_key: jax.Array, params: dict[str, Any], model: Callable, guide: Callable
-    ) -> jax.Array:
+    def _summed_out(self, params: dict[str, Any], guide: Callable) -> jax.Array:
         log_q, trace = compute_log_probs(guide, self.args, self.kwargs, params)
         if any(is_enumerated(site) for site in trace.values() if site["type"] == "sample"):
-            loss = TraceEnum_ELBO().loss(model_key, params, model, guide, *self.args, **self.kwargs)
-            return -loss
+            run = self.model_key, params, self.model, guide
+            return -TraceEnum_ELBO().loss(*run, *self.args, **self.kwargs)
         draws = {name: site["value"] for name, site in trace.items() if name not in params}
-        run_key, _ = random.split(model_key)  # as the stock ELBOs do
-        model = handlers.substitute(handlers.seed(model, run_key), data={**params, **draws})
+        run_key, _ = random.split(self.model_key)  # as the stock ELBOs do
+        model = handlers.substitute(handlers.seed(self.model, run_key), data={**params, **draws})
         run = self.args, self.kwargs
         found = enumerated_log_density(model, run, self._scales, self.max_plate_nesting)
         return found - sum(log_q.values())

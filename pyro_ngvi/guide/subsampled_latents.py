@@ -9,9 +9,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
-from pyro.distributions.util import sum_rightmost
 from torch import Tensor
-from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
 from ngvi.guide import subsampled_latents as shared
@@ -35,8 +33,7 @@ def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
 class Minibatch(shared.Minibatch):
     """The elements that a minibatch of Pyro's has."""
 
-    ppl, delta, enters_whole_plates = pyro, dist.Delta, True
-    biject_to, sum_rightmost = staticmethod(biject_to), staticmethod(sum_rightmost)
+    ppl, dist, enters_whole_plates = pyro, dist, True
     get_mask, one_support = staticmethod(poutine.get_mask), staticmethod(one_support)
 
     @staticmethod

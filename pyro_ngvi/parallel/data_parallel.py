@@ -58,12 +58,6 @@ class Workers:
         dist.broadcast(sent, self._first, group=self.group)
         return sent.to(tensor.device)
 
-    def table(self, numbers: list[float]) -> np.ndarray:
-        """Return the numbers of every worker, shape ``(workers, n)``."""
-        rows = torch.zeros(self.size, len(numbers), dtype=torch.float64)
-        rows[self.rank] = torch.tensor(numbers, dtype=torch.float64)
-        return self.total(rows).cpu().numpy()
-
     def of_all(self, value: Any) -> list[Any]:
         """Every worker's object, in the order of their ranks."""
         values = [None] * self.size
@@ -153,7 +147,7 @@ class DataParallel(ELBO):
                 loss = float(function(seen, guide, *args, **kwargs))
         finally:
             SPLIT_OVER_WORKERS.reset(token)
-        found = workers.table([loss, *(seen.parts[plate].fraction for plate in plates)])
+        found = np.array(workers.of_all([loss, *(seen.fraction(plate) for plate in plates)]))
         weights = shares(plates, found[:, 1:])
         if has_grads:
             self._add_up(leaves, float(weights[workers.rank]))

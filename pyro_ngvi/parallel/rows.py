@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pyro import poutine
@@ -12,26 +12,14 @@ from pyro.poutine.util import site_is_subsample
 from pyro_ngvi.tracing.sites import family_of
 
 
-class Part(NamedTuple):
-    """Rows of a plate that a worker sees, and the size of the plate."""
-
-    visited: int
-    size: int
-
-    @property
-    def fraction(self) -> float:
-        """The fraction of the plate's rows that are seen."""
-        return self.visited / self.size
-
-
 class SeesRows:
     """A model that notes what it sees of its plates.
 
-    :ivar parts: of all plates, in the last runs.
+    :ivar parts: by plate, in the last runs: the rows that are seen, and the size of the plate.
     """
 
     def __init__(self, model: Callable) -> None:
-        self.model, self.parts = model, dict[str, Part]()
+        self.model, self.parts = model, dict[str, tuple[int, int]]()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with poutine.trace() as run:
@@ -39,21 +27,26 @@ class SeesRows:
         sites: dict[str, Any] = run.trace.nodes
         for name, site in sites.items():
             if site_is_subsample(site):
-                self.parts[name] = Part(len(site["value"]), int(site["fn"].size))
+                self.parts[name] = len(site["value"]), int(site["fn"].size)
         return result
+
+    def fraction(self, plate: str) -> float:
+        """Return the fraction of the plate's rows that are seen."""
+        visited, size = self.parts[plate]
+        return visited / size
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
 
-def shared_plates(parts: list[dict[str, Part]]) -> list[str]:
+def shared_plates(parts: list[dict[str, tuple[int, int]]]) -> list[str]:
     """Return the plates whose rows workers share.
 
     :param parts: of each worker.
     :raises ValueError: if there are none, or others for other workers.
     """
     sizes = [
-        {name: part.size for name, part in sorted(one.items()) if part.visited < part.size}
+        {name: size for name, (visited, size) in sorted(one.items()) if visited < size}
         for one in parts
     ]
     for rank, own in enumerate(sizes if len(parts) > 1 else ()):

@@ -147,7 +147,8 @@ def check_gradients(what: str, but: str) -> None:
 @contextmanager
 def repeatable_noise() -> Iterator[None]:
     """Random numbers drawn inside are drawn again outside."""
-    with torch.random.fork_rng(devices=_devices()):
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=devices):
         yield
 
 
@@ -165,17 +166,12 @@ class NoiseState:
 
     def __init__(self) -> None:
         self._cpu = torch.get_rng_state()
-        self._devices = {device: torch.cuda.get_rng_state(device) for device in _devices()}
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """Random numbers as from that state on; the generators go on as if unused."""
         with repeatable_noise():
             torch.set_rng_state(self._cpu)
-            for device, state in self._devices.items():
-                torch.cuda.set_rng_state(state, device)
+            torch.cuda.set_rng_state_all(self._cuda)
             yield
-
-
-def _devices() -> list[int]:
-    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
