@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -105,14 +104,6 @@ def _kind(tensor: Tensor) -> tuple:
 # -- the program -------------------------------------------------------------------------
 
 
-ADD, PART = aten.add.Tensor, aten.select_backward.default
-
-
-def _plus(total: Tensor, part: Tensor, sizes: Any, dim: int, index: int) -> Tensor:
-    total.select(dim, index).add_(part)
-    return total
-
-
 @functools.cache
 def _quickest(op: Any) -> Callable:
     """Return the function with this meaning that takes the least time to call."""
@@ -123,8 +114,7 @@ def _quickest(op: Any) -> Callable:
     return getattr(torch._C._VariableFunctions, name, op._op)
 
 
-@dataclasses.dataclass(eq=False)
-class _Call:
+class _Call(NamedTuple):
     """A call in text, and the slots of what it takes."""
 
     text: str
@@ -140,7 +130,7 @@ class _Writer:
         self.names: dict[str, Any] = {}
         self._same: dict[int, int] = {}  # slots of what is another tensor already
         self._refs: list[int] = []  # slots in the text of a call
-        self.calls = self._summed(self._needed(self._calls()))
+        self.calls = self._needed(self._calls())
 
     def _calls(self) -> list[_Call]:
         """Return the calls that make a tensor for the first time."""
@@ -173,24 +163,6 @@ class _Writer:
                 needed.update(call.refs)
                 found.append(call)
         return found[::-1]
-
-    def _summed(self, calls: list[_Call]) -> list[_Call]:
-        """Sum gradients of ``x[i]`` in place, each of which would be as large as ``x``."""
-        uses = Counter([slot for call in calls for slot in call.refs] + self.outputs)
-        made = {slot: call for call in calls for slot in call.step.outs}
-        found = dict.fromkeys(calls)
-        for call in calls:
-            parts = [made[slot] for slot in call.refs if slot in made]
-            if call.step.op is not ADD or [one.step.op for one in parts[1:]] != [PART]:
-                continue
-            tensors = [self.of.tensors[slot] for slot in call.refs + call.step.outs]
-            is_own = parts[0].step.op in (ADD, PART) and max(uses[slot] for slot in call.refs) == 1
-            if is_own and not call.step.kwargs and len({(t.shape, t.dtype) for t in tensors}) == 1:
-                call.text = f"{self._constant(_plus)}(t{call.refs[0]}, "
-                call.text += parts[1].text.partition("(")[2]
-                call.refs = [call.refs[0], *parts[1].refs]
-                del found[parts[1]]
-        return list(found)
 
     # -- text -------------------------------------------------------------------------
 
