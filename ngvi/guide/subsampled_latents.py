@@ -60,6 +60,7 @@ class Minibatch(subsampling.MinibatchElements):
 
     ppl: ClassVar[Any]  #: The PPL has ``sample``.
     dist: ClassVar[Any]  #: The PPL's distributions.
+    biject_to: ClassVar[Any]
     get_mask: ClassVar[Any]
     #: True if the PPL's guides enter the plates of a site that has all elements.
     enters_whole_plates: ClassVar[bool]
@@ -122,7 +123,7 @@ class Minibatch(subsampling.MinibatchElements):
             if support is None:
                 axes = [frame.dim - fn.event_dim for frame in frames if frame.name in partial]
                 support = self.one_support(fn.support, axes, site.name)
-            transform = self.dist.biject_to(support)
+            transform = self.biject_to(support)
             unconstrained = self.gather(site, values[site.name])
             value = transform(unconstrained)
             log_density: Any = 0.0

@@ -12,7 +12,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions.constraints import Constraint
-from numpyro.distributions.transforms import UnpackTransform
+from numpyro.distributions.transforms import UnpackTransform, biject_to
 from numpyro.distributions.util import periodic_repeat
 
 from ngvi.guide import subsampled_latents as shared
@@ -31,7 +31,7 @@ def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
 class Minibatch(shared.Minibatch):
     """The elements that a minibatch of NumPyro's has."""
 
-    ppl, dist, enters_whole_plates = numpyro, dist, False
+    ppl, dist, biject_to, enters_whole_plates = numpyro, dist, biject_to, False
     get_mask, one_support = staticmethod(numpyro.get_mask), staticmethod(one_support)
 
     @staticmethod

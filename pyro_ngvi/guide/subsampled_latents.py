@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor
+from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
 from ngvi.guide import subsampled_latents as shared
@@ -33,7 +34,7 @@ def one_support(support: Constraint, axes: list[int], site: str) -> Constraint:
 class Minibatch(shared.Minibatch):
     """The elements that a minibatch of Pyro's has."""
 
-    ppl, dist, enters_whole_plates = pyro, dist, True
+    ppl, dist, biject_to, enters_whole_plates = pyro, dist, biject_to, True
     get_mask, one_support = staticmethod(poutine.get_mask), staticmethod(one_support)
 
     @staticmethod
