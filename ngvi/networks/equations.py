@@ -103,14 +103,6 @@ class IvonEquations:
         unbiased = self.unbiased(momentum, mean, count)
         return self.length(unbiased / (hess + self.weight_decay), step_size)
 
-    def moved(
-        self, mean: Array, momentum: Array, hess: Array, step_size: Number, count: Number
-    ) -> Array:
-        """``m`` after :meth:`change`."""
-        new = self.change(mean, momentum, hess, step_size, count)
-        new += mean
-        return new
-
     def unbiased(self, momentum: Array, mean: Array, count: Number) -> Array:
         """Return the slope of the loss, of which (7) divides by the curvature."""
         # 1 - beta1^t belongs to the momentum alone.

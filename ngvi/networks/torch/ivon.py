@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import torch
@@ -15,39 +14,6 @@ from ngvi.networks.equations import InitialHess, IvonEquations
 from ngvi.networks.torch.options import GroupedOptimizer, parameters_of, trained
 from ngvi.networks.torch.sampled import SampledOptimizer, Tensors
 from ngvi.networks.torch.vectors import TrainedWeights, Vector, state_dtype
-
-
-class FewCalls(IvonEquations):
-    """The same numbers but for rounding."""
-
-    def scale(self, hess: Tensor) -> Tensor:
-        """``sigma``, (8)."""
-        return torch.rsub(hess, self.ess * self.weight_decay, alpha=-self.ess).rsqrt_()
-
-    def new_momentum(self, momentum: Tensor, gradient: Tensor) -> Tensor:
-        """``g``, (4)."""
-        return momentum.lerp(gradient, 1 - self.beta1)
-
-    def new_hess(self, hess: Tensor, product: Tensor) -> Tensor:
-        """``h``, (3) and (5)."""
-        precision, part = torch.add(hess, self.weight_decay), 1 - self.beta2
-        change = torch.mul(hess, -part).addcmul_(product, precision, value=self.ess * part)
-        new = torch.add(hess, change)
-        return new.addcdiv_(change.square_(), precision, value=0.5)
-
-    def moved(
-        self, mean: Tensor, momentum: Tensor, hess: Tensor, step_size: float, count: int
-    ) -> Tensor:
-        """``m``, (6) and (7)."""
-        biased = 1 - self.beta1**count if self.debias else 1.0
-        slope = torch.add(momentum, mean, alpha=self.weight_decay * biased)
-        precision = torch.add(hess, self.weight_decay)
-        if self.rescale_lr:
-            step_size = step_size * (self.hess_init + self.weight_decay)
-        if self.clip_radius == math.inf:
-            return torch.addcdiv(mean, slope, precision, value=-step_size / biased)
-        most = self.clip_radius * biased
-        return torch.add(mean, slope.div_(precision).clamp_(-most, most), alpha=-step_size / biased)
 
 
 @shared_doc(IvonEquations, GroupedOptimizer)
@@ -82,7 +48,7 @@ class IVON(SampledOptimizer):
         ``DistributedDataParallel``. With that wrapper, leave it False and seed all workers alike.
     """
 
-    equations = FewCalls
+    equations = IvonEquations
 
     def _to_curvature(self, of: TrainedWeights, noise: Vector, gradients: Tensors) -> None:
         torch._foreach_mul_(noise.views, gradients)

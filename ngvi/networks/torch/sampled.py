@@ -253,7 +253,7 @@ class SampledOptimizer(GroupedOptimizer):
             vectors = (means.all, gradient, state["momentum"], state["hess"])
             for mean, slope, momentum, hess in of.parts(*vectors):
                 momentum.copy_(equations.new_momentum(momentum, equations.slope(slope, mean)))
-                mean.copy_(equations.moved(mean, momentum, hess, lr, count))
+                mean += equations.change(mean, momentum, hess, lr, count)
             means.write(of.params)
 
     def _can_be_taken(self, products: Tensors) -> bool:
