@@ -69,12 +69,9 @@ class KroneckerSteps:
     def along(self, rho: Array | float, change: tuple[Array, Array], shift: Array) -> KroneckerStep:
         """Return the step to (2), from ``D_U``, ``D_V`` and ``w = C^-1 dmu``, shape ``(m, n)``."""
         roots = (self.ops.covariance_root(rho * one, self.are_definite) for one in change)
-        rows, columns = (self._root(*both) for both in roots)
+        rows, columns = (Root(root, (inverse**2).sum() / len(root)) for root, inverse in roots)
         size = self.ops.xp.sqrt(rows.mean * columns.mean)
         return KroneckerStep(rows, columns, size, rho * _turned(rows, columns, shift))
-
-    def _root(self, lower: Array, inverse: Array) -> Root:
-        return Root(lower, (inverse**2).sum() / len(lower))
 
     def metric(self, step: KroneckerStep, whitened: Array) -> Array:
         """``M^-1 w``, shape ``(m, n)``."""

@@ -210,7 +210,7 @@ class MatrixNormal(MatrixCurvature, MatrixSteps):
     @property
     def num_parameters(self) -> int:
         """Number of parameters, without a redundant scale for each matrix."""
-        of_matrices = [_triangle(m) + _triangle(n) - 1 for _, m, n in self._root().shapes]
+        of_matrices = [m * (m + 1) // 2 + n * (n + 1) // 2 - 1 for _, m, n in self._root().shapes]
         return self.dim + sum(of_matrices) + self.scale.shape[-1]
 
     def couples(self) -> str | Forest:
@@ -320,10 +320,6 @@ class MatrixNormal(MatrixCurvature, MatrixSteps):
 
         self._each(add, self._quotients(direction))
         return self._root().solve(direction.loc), self.xp.concatenate(parts)
-
-
-def _triangle(size: int) -> int:
-    return size * (size + 1) // 2
 
 
 steps.leaves_out_correlations.register(MatrixNormal, lambda family: True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -173,15 +174,14 @@ class LogDensity:
         """
         if not self.conjugate_sites:
             return self._particle(latents)
-        points = self._points()
-        if self.facts.particles == "vmap":
-            return torch.vmap(lambda given: self._particle({**latents, **given}))(points).mean()
-        return torch.stack([self._particle({**latents, **given}) for given in _rows(points)]).mean()
-
-    def _points(self) -> Latents:
-        """Values of the conjugate sites, in the runs that average over these."""
         runs = signs_of_runs(num_columns(self.conjugate_sites.values()))
-        return {site: one.at(one.signs(runs)) for site, one in self.conjugate_sites.items()}
+        points = {site: one.at(one.signs(runs)) for site, one in self.conjugate_sites.items()}
+
+        def run(given: Latents) -> Tensor:
+            return self._particle({**latents, **given})
+
+        mapped = torch.vmap(run) if self.facts.particles == "vmap" else partial(_loop, run)
+        return mapped(points).mean()
 
     def _particle(self, latents: Latents) -> Tensor:
         facts = self.facts
@@ -267,16 +267,11 @@ class LogDensity:
         return surrogate.detach() - loss - surrogate
 
 
-def _rows(points: Latents) -> list[Latents]:
-    """Return the values of each run."""
-    return [{site: x[r] for site, x in points.items()} for r in range(len(_first(points)))]
-
-
 def _first(latents: Latents) -> Tensor:
     return next(iter(latents.values()))
 
 
-def _loop(function: Callable[[Latents], Any], latents: Latents, same_noise: bool) -> Any:
+def _loop(function: Callable[[Latents], Any], latents: Latents, same_noise: bool = False) -> Any:
     num_draws = len(_first(latents))
     # The derivative of all rows is one stack; that of each by itself has zeros for the others.
     draws = zip(*(value.unbind() for value in latents.values()), strict=True)

@@ -259,9 +259,7 @@ class SampledOptimizer(GroupedOptimizer):
     def _can_be_taken(self, products: Tensors) -> bool:
         """Return whether gradients and curvature stay finite in a step."""
         sizes = [largest_of(product) for product in products if product.numel()]
-        largest = (
-            sizes[0] if len(sizes) == 1 else torch.stack([n.to(sizes[0]) for n in sizes]).max()
-        )
+        largest = torch.stack([size.to(sizes[0]) for size in sizes]).max()
         room = torch.finfo(largest.dtype).max ** self.equations.room
         return bool(largest < room / max(group["ess"] for group in self.param_groups))  # not of NaN
 
