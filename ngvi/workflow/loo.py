@@ -14,7 +14,6 @@ import dataclasses
 
 import numpy as np
 
-from ngvi.estimators.nodes import PredictorCovariance
 from ngvi.inference.draws.pareto import USABLE
 from ngvi.inference.options import LEVELS
 from ngvi.workflow.cavities import MOST_LEVERAGE, Cavities, cavity_of, log_ratio_without
@@ -87,15 +86,15 @@ def _single(
             covariances[..., element] = spreads @ spreads.T
             reliability[element], how[element] = steps.left, STEPS
     is_known = how != IMPROPER
-    covariances = np.where(is_known, covariances, 0.0)
-    factor = _factor(covariances)
+    sizes, axes = np.linalg.eigh(np.moveaxis(np.where(is_known, covariances, 0.0), -1, 0))
+    sds = np.sqrt(np.maximum(sizes, 0.0))
+    spreads = np.moveaxis(axes * sds[:, None], 1, 0)
     # The tail of a Gaussian, over which the integral then is, need not be that of the posterior.
-    moved = USABLE / LEVELS.likely * _distance(sites.means - means, factor)
-    reliability = np.maximum(reliability, moved)
-    elpd = predictors.log_mean(means, factor)
-    full = PredictorCovariance.of(list(sites.spreads), np)
-    lpd = predictors.log_mean(sites.means, full.factor)
-    elpd = np.where(is_known, elpd, np.nan)
+    moved = np.einsum("mpk,pm->mk", axes, sites.means - means)
+    distance = np.linalg.norm(np.divide(moved, sds, np.zeros_like(sds), where=sds > 0), axis=1)
+    reliability = np.maximum(reliability, USABLE / LEVELS.likely * distance)
+    elpd = np.where(is_known, predictors.log_mean(means, spreads), np.nan)
+    lpd = predictors.log_mean(sites.means, sites.spreads)
     psis, psis_k = np.full((2, units.count), np.nan)
     if (count := num_draws(target)) == DEFAULTS.num_joint:  # or they would take too much memory
         values = target.log_likelihood(q.sample(noise(q.dim, count, 0)))
@@ -109,31 +108,6 @@ def _to_refit(is_proper: np.ndarray, leverage: np.ndarray, shift: np.ndarray) ->
     large = (leverage > DEFAULTS.max_leverage) | (shift > DEFAULTS.max_shift) | ~is_proper
     ranked = np.argsort(-np.where(is_proper, leverage, np.inf), kind="stable")
     return ranked[large[ranked]][: DEFAULTS.max_refits]
-
-
-def _factor(covariances: np.ndarray) -> list[list[np.ndarray]]:
-    """Return rows of Cholesky factors of covariances of shape ``(P, P, M)``."""
-    rows: list[list[np.ndarray]] = []
-    for p in range(len(covariances)):
-        row: list[np.ndarray] = []
-        for r in range(p):
-            below = rows[r][r]
-            rest = sum(a * b for a, b in zip(row, rows[r], strict=False))
-            safe = np.where(below > 0, below, 1.0)
-            row.append(np.where(below > 0, (covariances[p, r] - rest) / safe, 0.0))
-        square = covariances[p, p] - sum(part**2 for part in row)
-        row.append(np.sqrt(np.maximum(square, 0.0)))
-        rows.append(row)
-    return rows
-
-
-def _distance(shift: np.ndarray, factor: list[list[np.ndarray]]) -> np.ndarray:
-    """Return lengths of shifts ``(P, M)`` in standard deviations; 0 where these are."""
-    parts: list[np.ndarray] = []
-    for own, row in zip(shift, factor, strict=True):
-        rest = own - sum(a * b for a, b in zip(row, parts, strict=False))
-        parts.append(np.where(row[-1] > 0, rest / np.where(row[-1] > 0, row[-1], 1.0), 0.0))
-    return np.linalg.norm(parts, axis=0)
 
 
 # -- several elements together, by importance sampling --------------------------------------

@@ -172,13 +172,13 @@ class Predictors:
             waiting = waiting[missed]
         return found, bool(np.any(missed))
 
-    def log_mean(self, means: np.ndarray, factor: list[list[np.ndarray]]) -> np.ndarray:
+    def log_mean(self, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
         """Return ``log E[exp l]`` of each element by quadrature, shape ``(M,)``.
 
         :param means: shape ``(P, M)``.
-        :param factor: rows of the Cholesky factors of the covariances, each of shape ``(M,)``.
+        :param spreads: whose products, summed over the last axis, are covariances.
         """
-        covariance = PredictorCovariance(factor, [])
+        covariance = PredictorCovariance.of(list(spreads), np)
         same = max(DEFAULTS.same_log_mean, DEFAULTS.rounding_units * self.eps) ** 0.5
         for halvings in range(DEFAULTS.max_halvings + 1):
             halves = self._log_means(means, covariance, halvings)
