@@ -40,7 +40,6 @@ NAME, SEEDS, LIMIT, FALSE = "ablations.csv", (0, 1), 60.0, 0.1
 KEYS = ("mechanism", "model", "ppl", "seed")
 MECHANISMS = {
     "held_out_draws": "networks/two_layers,networks/air,networks/wave_relu",
-    "fresh_draws": "kinks/*",
     "certificate_steps": "many/*,own_parameters/*,overflow/raw_years,heavy_tails/*",
     "quasi_newton": "many/*,own_parameters/*",
     "prior_start": "raw_scale/*,overflow/*",

@@ -12,9 +12,8 @@ retrospective approximation (Chen and Schmeiser, 2001).
 - A stage ends when the gain left to a quadratic bound is a fraction of the tolerance. Fresh draws
   then measure the gap (:mod:`~ngvi.inference.verdict.certificate`), or join the next stage.
 - Held-out draws show whether the search overfits its own. The bound over few draws of a density
-  with kinks, or far from quadratic, may rise while the bound itself falls. If so, or if a stage
-  makes no progress, the search continues with fresh draws at every step
-  (:mod:`~ngvi.inference.stochastic`).
+  with kinks, or far from quadratic, may rise while the bound itself falls. If so, the first stage
+  begins anew with more draws.
 """
 
 from __future__ import annotations
@@ -95,22 +94,11 @@ class LocalSearch(Search):
         self._held_out = HeldOut(self.problem, self.state)
         self._metric_here: Metric | None = None
 
-    @property
-    def best(self) -> State:
-        """State with the highest bound over held-out draws."""
-        return self._held_out.best
-
     def coarsen(self, max_cost: float = math.inf, max_steps: float = math.inf) -> None:
         """Advance to the end of the first stage."""
         self._stops_when_coarse = True
         self.advance(max_cost, max_steps)
         self._stops_when_coarse = False
-
-    def certify(self, max_cost: float = math.inf) -> None:
-        """Say what is left to the optimum of the present state, which another search has found."""
-        self.flattest, self.coarse_state = 0.0, self.state
-        self._steps = self._last_stages()
-        self.advance(max_cost)
 
     def release(self) -> None:
         """Let go of the draws, of which a search that has ended has no more use."""
@@ -135,10 +123,12 @@ class LocalSearch(Search):
                 self._held_out.sample = self._fresh(count)
             status = yield from self._stage(gap)
             count = LEVELS.more_draws * len(self.sample)
-            if status is not Status.OVERFITTED or count > options.max_groups:
+            if status is not Status.OVERFITTED:
                 break
-            self.state = self.best
+            self.state = self._held_out.best
             self._forget()
+            if count > options.max_groups:
+                break
         self.coarse_state = self.state
         if status is not None:
             return status
@@ -151,7 +141,7 @@ class LocalSearch(Search):
         options = self.options.local
         for index in range(self.options.certificate.max_rounds):
             status = None
-            if self.sample:  # not of a state that another search has found
+            if self.sample:  # not if it was released
                 status = yield from self._stage(options.stage_part * self.tolerance)
             # Near the optimum rounding may end a stage: fresh draws say whether it is one.
             is_near = status is Status.STUCK and self.gap <= self.tolerance

@@ -2,8 +2,7 @@
 
 - The guide's own start and the prior's (:mod:`~ngvi.inference.starts`) begin; the one that is
   highest after its first stage goes on.
-- While the end is no optimum, a few other starts follow. Only then come
-  fresh draws at every step, which are expensive.
+- While the end is no optimum, a few other starts follow.
 - From an optimum, others are looked for (:mod:`~ngvi.inference.exploration`).
 """
 
@@ -134,7 +133,10 @@ class MultiStart:
         end = runs.finish(runs.take_best())
         if has_choice and self.options.more_starts and end.status is not Status.UNBOUNDED:
             self._try_others()
-        runs.last_resort()
+        best = runs.best
+        if best.status is None and budget_left(runs):  # left for others that have ended lower
+            runs.optima.remove(best)
+            runs.finish(Run(best.name, best.search, best.validation))
 
     def _first_starts(self, own: Start) -> list[Start]:
         """Return the guide's start, and the prior's where it is another."""

@@ -78,7 +78,7 @@ class LocalSearchOptions:
 
     #: Fewest points of the first stage: a few latents overfit fewer than these.
     min_points: int = 10
-    #: Most groups of the last stage, and twice those of a step with fresh draws.
+    #: Most groups of the last stage, and twice those of a step over minibatches.
     max_groups: int = 64
     #: Gap in nats that ends the first stage: its draws are few, and distant starts need no more.
     coarse_gap: float = 0.25
@@ -141,8 +141,7 @@ class MultiStartOptions:
     #: best optimum: the shortest run of NUTS. What the best optimum leaves of them may be spent on
     #: continuing runs that end far below it.
     exploration_floor: int = 20_000
-    #: Gradients after which no new run starts without an optimum: about four chains of NUTS. Half
-    #: of them, or as many as all before, may go into fresh draws at every step.
+    #: Gradients after which no new run starts without an optimum: about four chains of NUTS.
     gradient_budget: int = 100_000
     #: Largest probability that as many starts again find a better optimum: eight starts with one
     #: optimum are enough, sixteen with two, and 32 with three.
@@ -208,8 +207,6 @@ class FitOptions:
     prior_start: bool = True
     #: Try a few more starts, if the first ones reach no optimum.
     more_starts: bool = True
-    #: Take fresh draws at every step, if nothing else reaches an optimum.
-    fresh_draws: bool = True
     #: Read all minibatches at each step, if they are few enough.
     data_passes: bool = True
     #: Correct the Fisher metric by pairs of steps and changes of the natural gradient.

@@ -74,7 +74,6 @@ class Runs:
         self.current: Run | None = None
         self.checked: tuple[State | None, Finding | None] = None, None
         self.budget = self.options.multi_start.gradient_budget * max(1.0, request.share)
-        self._expensive_limit = math.inf  # of all gradients, once expensive searches have begun
 
     @property
     def context(self) -> Context:
@@ -88,10 +87,9 @@ class Runs:
 
     # -- one run ----------------------------------------------------------------------
 
-    def search(self, kind: type[S], state: State, before: Search | None = None) -> S:
-        """Return a search that has yet to begin, whose steps follow those of another."""
-        trace = None if before is None else before.trace
-        return kind(self.context, self.monitor, state, trace)
+    def search(self, kind: type[S], state: State) -> S:
+        """Return a search that has yet to begin."""
+        return kind(self.context, self.monitor, state)
 
     def coarse(self, start: Start | Run, max_steps: float, max_cost: float = math.inf) -> Run:
         """Take a start, or a run, to the end of its first stage or of its steps."""
@@ -104,36 +102,30 @@ class Runs:
         self.current = None
         return run
 
-    def finish(self, run: Run, max_cost: float = math.inf) -> Optimum:
+    def finish(self, run: Run) -> Optimum:
         """Take a run to its end, whose last stages may cost as much as the way there."""
         self.current = run
         is_noisy = isinstance(run.search, StochasticSearch)
-        if is_noisy and not self.problem.objective.is_subsampled:
-            max_cost = min(max_cost, self.expensive_left())
         if not is_noisy and run.search.status is None and not run.is_coarse:
-            self.coarse(run, math.inf, min(max_cost, budget_left(self)))
+            self.coarse(run, math.inf, budget_left(self))
             self.current = run
         if run.is_coarse and not self.optima and not self.problem.space.has_model_parameters:
             self.problem.objective.begin_near(self.problem.space.mean(run.search.state))
         if is_noisy or run.is_coarse:
-            as_much_again = max(self.problem.objective.cost.total, budget_left(self))
-            run.search.advance(min(max_cost, as_much_again))
-        return self._known_end(run, max_cost)
+            run.search.advance(max(self.problem.objective.cost.total, budget_left(self)))
+        return self._known_end(run)
 
     def refine(self, run: Run, max_cost: float = math.inf) -> Optimum:
         """Take a run to the fit's tolerance that has ended at a greater one."""
         self.current = run
         run.search.refine(self.tolerance, max_cost)
-        return self._known_end(run, max_cost)
+        return self._known_end(run)
 
-    def _known_end(self, run: Run, max_cost: float) -> Optimum:
+    def _known_end(self, run: Run) -> Optimum:
         run.validation = self.validated(run.search.state)
-        is_noisy = isinstance(run.search, StochasticSearch)
         is_stuck = run.search.status in NO_PROGRESS and self.options.checks
         if is_stuck and runaway(self.problem, run.search.state):
             run.search.status = Status.UNBOUNDED
-        if is_noisy and run.search.status is Status.OPTIMUM:
-            self.certify(run, min(max_cost, self.expensive_left()))
         return self.end(run)
 
     def end(self, run: Run) -> Optimum:
@@ -143,56 +135,6 @@ class Runs:
             run.search.release()
         self.current = None
         return self.note(optimum)
-
-    # -- what is expensive -----------------------------------------------------------------
-
-    def expensive_left(self) -> float:
-        """Return what fresh draws at every step may still cost.
-
-        All of them together may take as many gradients as all before them, within the budget.
-        """
-        spent = self.problem.objective.cost.total
-        if self._expensive_limit == math.inf:
-            least = self.budget / 2
-            self._expensive_limit = spent + min(max(spent, least), budget_left(self))
-        return self._expensive_limit - spent
-
-    def last_resort(self) -> None:
-        """Go on from the best end with fresh draws at every step, which is expensive."""
-        best = self.best
-        run = Run(best.name, best.search, best.validation)
-        if best.status is None and budget_left(self):  # left for others that have ended lower
-            self.optima.remove(best)
-            best = self.finish(run)
-            run = Run(best.name, best.search, best.validation)
-        self.current = run
-        is_stuck = best.status in NO_PROGRESS and isinstance(run.search, LocalSearch)
-        if is_stuck and self.options.fresh_draws:
-            self._try_fresh_draws(run)
-            self.end(run)
-        self.current = None
-
-    def _try_fresh_draws(self, run: Run) -> None:
-        """Fresh draws at every step; the better end is kept."""
-        before, old = run.search, run.known
-        assert isinstance(before, LocalSearch)
-        search = self.search(StochasticSearch, before.best, before)
-        run.search = search
-        search.advance(self.expensive_left(), max(self.monitor.max_steps // 4, 100))
-        run.validation = self.validated(search.state)
-        if search.status is Status.OPTIMUM:
-            self.certify(run, self.expensive_left())
-        is_worse = old.lower > run.level and run.search.status is not Status.OPTIMUM
-        if is_worse or not math.isfinite(run.level):
-            run.search, run.validation = before, old
-
-    def certify(self, run: Run, max_cost: float) -> None:
-        """Say what is left to an optimum that fresh draws at every step have found."""
-        if self.problem.objective.is_subsampled:
-            return
-        search = self.search(LocalSearch, run.search.state, run.search)
-        search.certify(max_cost)
-        run.search, run.validation = search, self.validated(search.state)
 
     # -- what is known of runs --------------------------------------------------------
 

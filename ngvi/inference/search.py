@@ -30,7 +30,7 @@ class Status(enum.Enum):
     UNBOUNDED = "a standard deviation grows without limit"
 
 
-#: Ends of a search over fixed draws after which fresh ones at every step may go on.
+#: Ends of a search over fixed draws at which something may run to infinity.
 NO_PROGRESS = (Status.STUCK, Status.OVERFITTED, Status.NOISE, Status.RISING)
 
 Steps = Generator[None, None, Status | None]
@@ -55,11 +55,9 @@ class Search:
     :ivar trace: its steps.
     """
 
-    def __init__(
-        self, context: Context, monitor: Monitor, state: State, trace: Trace | None = None
-    ) -> None:
+    def __init__(self, context: Context, monitor: Monitor, state: State) -> None:
         self.problem, self.rng, self.tolerance, self.options = context
-        self.monitor, self.state, self.trace = monitor, state, trace or Trace()
+        self.monitor, self.state, self.trace = monitor, state, Trace()
         self.status: Status | None = None
         self.gap, self.certificate = math.inf, UNKNOWN
         self._steps = self._run()

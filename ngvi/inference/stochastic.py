@@ -1,4 +1,4 @@
-"""Search for the optimum if the bound itself is noisy, because of minibatches or kinks.
+"""Search for the optimum if the bound itself is noisy, because of minibatches.
 
 Draws cannot be held fixed, because a fixed minibatch is not the data. Every step has fresh
 groups of draws, each with a minibatch of its own. In the Fisher metric, half the squared norm of

@@ -73,7 +73,7 @@ def test_strongly_coupled_parameters_converge_together_in_few_steps():
     assert search.status is Status.OPTIMUM and len(search.trace) < 120
     assert 0.5 * np.sum(STEEPNESS * gap**2) < 0.02
     np.testing.assert_allclose(search.state.mean, COUPLING @ search.state.own, atol=0.1)
-    # By turns, as with fresh draws at every step, it takes more than that.
+    # By turns, as over minibatches, it takes more than that.
     other = search_of(StochasticSearch, target(), tolerance=0.02)
     other.advance(max_steps=len(search.trace))
     assert other.status is not Status.OPTIMUM

@@ -260,10 +260,9 @@ _STATUS: dict[Status | None, str] = {
     Status.STUCK: _STUCK,
     Status.CONTRADICTED: _STUCK,
     Status.OVERFITTED: (
-        "the bound rises over the draws of a step, but not over others, and fresh draws at every "
-        "step gained no more: the distance to the optimum is unknown. Densities with kinks or many "
-        "modes, such as a network's, do this. Go on with fit(..., init=result), or smooth the "
-        "density"
+        "the bound rises over the draws of a step, but not over others: the distance to the "
+        "optimum is unknown. Densities with kinks or many modes, such as a network's, do this. Go "
+        "on with fit(..., init=result), or smooth the density"
     ),
     Status.UNBOUNDED: (
         "the posterior widens without limit (sd {widest:.1g} of unconstrained '{name}'): it is "
