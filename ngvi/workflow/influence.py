@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ngvi.errors import check_count
-from ngvi.inference.report import shown_once
 from ngvi.latents import html
 from ngvi.latents.layout import Site
 from ngvi.workflow.cavities import Cavities, cavity_of
@@ -21,7 +19,6 @@ from ngvi.workflow.units import Units
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,28 +55,6 @@ class Influence(Sequence):
 
         columns = {"row": self.rows, "kl": self.divergence, **self.shifts}
         return pandas.DataFrame(columns, index=self.labels)
-
-    def plot(self, num: int = DEFAULTS.num_shown) -> Figure:
-        """Return a matplotlib figure of the most influential rows, and what they move most.
-
-        :param num: the number of rows.
-        :raises ModuleNotFoundError: without matplotlib or pandas.
-        """
-        from matplotlib import pyplot
-
-        shown = self.table()[: check_count(num, "num")][::-1]
-        moved = shown[list(self.shifts)]
-        most = moved.abs().max().nlargest(5).index
-        size = 10.5, 1.2 + 0.28 * len(shown)
-        figure, axes = pyplot.subplots(1, 2, figsize=size, layout="constrained", sharey=True)
-        shown["kl"].replace(np.inf, np.nan).plot.barh(ax=axes[0], color="#08519c")
-        axes[0].set_xlabel("KL without the row, in nats")
-        for name in most:
-            axes[1].plot(moved[name], np.arange(len(shown)), "o", markersize=5, label=name)
-        axes[1].axvline(0.0, color="0.7", linewidth=0.8)
-        axes[1].set_xlabel("change of the mean without the row, in sd")
-        axes[1].legend(frameon=False, fontsize=9)
-        return shown_once(figure)
 
     def __repr__(self) -> str:
         lines = [f"Influence of {len(self)} rows, the most influential first:"]

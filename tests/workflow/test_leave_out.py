@@ -184,10 +184,6 @@ def test_a_mislabelled_row_and_an_outlier_are_the_most_influential():
     assert found[0]["kl"] == found.divergence[0] and len(found[:3]) == 3
     table = pytest.importorskip("pandas") and found.table()
     assert list(table.columns) == ["row", "kl", "beta"] and table["row"].iloc[0] == found.rows[0]
-    pytest.importorskip("matplotlib")
-    bars, points = found.plot(7).axes
-    assert bars.get_yticklabels()[-1].get_text() == found.labels[0] and len(bars.patches) == 7
-    assert points.lines[0].get_xdata()[-1] == found.shifts["beta"][0]
 
 
 def test_a_mean_field_is_left_its_own_part_of_each_site():
