@@ -43,28 +43,26 @@ def with_model_parameters(problem: Problem) -> Problem:
 class _Scales:
     """Scales of the model's own parameters.
 
-    :ivar ends: where one parameter ends and the next begins, but for the last.
+    :ivar owner: the number of the parameter that each element of all of them belongs to.
     :ivar limits: of the steps, by parameter: the root of their mean square.
     :ivar gamma: by parameter.
     """
 
-    ends: tuple[int, ...] = ()
+    owner: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, int))
     limits: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))
     gamma: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))
 
-    def parts(self, count: int) -> list[slice]:
-        """Return the place of each parameter in a vector of all of them."""
-        starts = [0, *self.ends]
-        return [slice(*pair) for pair in zip(starts, [*self.ends, count], strict=True)]
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over the elements of each parameter."""
+        return np.bincount(self.owner, values)
 
-    def each(self, values: np.ndarray, count: int) -> np.ndarray:
-        """Return a number of each parameter for each of its elements."""
-        sizes = [part.stop - part.start for part in self.parts(count)]
-        return np.repeat(values, sizes)
+    def rms(self, values: np.ndarray) -> np.ndarray:
+        """Return the root mean square of each parameter."""
+        return np.sqrt(self.sums(np.square(values, dtype=float)) / np.bincount(self.owner))
 
     def begin(self, gradient: np.ndarray) -> None:
         """Begin with nothing but the gradient of the parameters."""
-        norms = np.array([_rms(gradient[part]) for part in self.parts(len(gradient))])
+        norms = self.rms(gradient)
         self.gamma = FIRST_STEP / np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
         self.limits = np.full(len(norms), FIRST_STEP)
 
@@ -80,7 +78,7 @@ class _JointObjective(Forwarding):
         values, naturals, mean = self.inner.bound(state, sample)
         own = np.concatenate([np.ravel(part) for part in mean.parameters])
         sizes = [np.size(part) for part in mean.parameters]
-        self._scales.ends = tuple(np.cumsum(sizes)[:-1].tolist())
+        self._scales.owner = np.repeat(np.arange(len(sizes)), sizes)
         own = own.astype(naturals.dtype)
         rows = np.broadcast_to(own, (len(naturals), len(own)))
         joint = Direction(
@@ -107,7 +105,7 @@ class _JointMetric(Metric):
         if not len(scales.gamma):
             scales.begin(own.reshape(-1, own.shape[-1])[0])
         scaled = natural.copy()
-        scaled[..., self._num_gaussian :] *= scales.each(scales.gamma, own.shape[-1])
+        scaled[..., self._num_gaussian :] *= scales.gamma[scales.owner]
         return scaled
 
     def accepted(self, step: Step, before: Direction, after: Direction, is_short: bool) -> None:
@@ -116,33 +114,28 @@ class _JointMetric(Metric):
             vector[self._num_gaussian :].astype(float)
             for vector in (step.change, before.natural, after.natural)
         )
-        scales = self._scales
-        ends = float(after.gradient @ step.change)
-        for index, part in enumerate(scales.parts(len(change))):
-            moved, slope = change[part], float(old[part] @ change[part])
-            left = float(new[part] @ moved) / slope if slope > 0 else 0.0
-            # What moves together, along a ridge say, gains together.
-            enough = LEVELS.shrinkage
-            goes_on = ends > enough * step.slope if self._pairs else left > enough
-            if goes_on and _rms(moved) > 0.5 * scales.limits[index]:
-                scales.limits[index] *= GROWTH
-            y = old[part] - new[part]
-            product, squares = float(moved @ y), float(y @ y)
-            gamma = scales.gamma[index]
-            if is_short and product > 0 and squares > 0:
-                most = LEVELS.growth
-                scales.gamma[index] = np.clip(product / squares, gamma / most, gamma * most)
-            elif not is_short and left > enough:
-                scales.gamma[index] *= GROWTH
-            elif not is_short and left < -enough:
-                scales.gamma[index] *= LEVELS.shrinkage
+        scales, enough = self._scales, LEVELS.shrinkage
+        slope = scales.sums(old * change)
+        left = np.where(slope > 0, scales.sums(new * change) / np.where(slope > 0, slope, 1.0), 0.0)
+        # What moves together, along a ridge say, gains together.
+        have_gained = after.gradient @ step.change > enough * step.slope
+        goes_on = have_gained if self._pairs else left > enough
+        scales.limits[goes_on & (scales.rms(change) > 0.5 * scales.limits)] *= GROWTH
+        if not is_short:
+            scales.gamma[left > enough] *= GROWTH
+            scales.gamma[left < -enough] *= LEVELS.shrinkage
+            return
+        product, squares = scales.sums(change * (old - new)), scales.sums((old - new) ** 2)
+        is_known = (product > 0) & (squares > 0)
+        secant = np.divide(product, squares, scales.gamma.copy(), where=is_known)
+        most = LEVELS.growth
+        scales.gamma = np.clip(secant, scales.gamma / most, scales.gamma * most)
 
     def refused(self) -> None:
         self._scales.limits *= LEVELS.shrinkage
 
     def gradients(self, naturals: np.ndarray) -> np.ndarray:
-        own = naturals[:, self._num_gaussian :]
-        gamma = self._scales.each(self._scales.gamma, own.shape[1])
+        own, gamma = naturals[:, self._num_gaussian :], self._scales.gamma[self._scales.owner]
         of_gaussians = self._inner.gradients(naturals[:, : self._num_gaussian])
         return np.concatenate([of_gaussians, (own / gamma).astype(own.dtype)], 1)
 
@@ -151,8 +144,7 @@ class _JointMetric(Metric):
         slopes = np.split(direction.gradient, [self._num_gaussian])
         if not np.isfinite(own).all():
             return None
-        parts = self._scales.parts(len(own))
-        lengths = step_size * np.array([_rms(own[part]) for part in parts])
+        lengths = step_size * self._scales.rms(own)
         shares = np.minimum(1.0, self._scales.limits / np.where(lengths > 0, lengths, 1.0))
         if self._pairs:  # what moves together is shortened together
             step_size *= shares.min()
@@ -161,17 +153,11 @@ class _JointMetric(Metric):
             return None
         if self._pairs:
             step_size, shares[:] = step.step_size, 1.0
-        change, moves = step_size * own, []
-        for part, share, like in zip(parts, shares, direction.parameters, strict=True):
-            change[part] *= share
-            moves.append(change[part].reshape(np.shape(like)))
+        change = (step_size * shares[self._scales.owner] * own).astype(own.dtype)
+        parts = np.split(change, np.cumsum([np.size(one) for one in direction.parameters])[:-1])
+        moves = map(np.reshape, parts, map(np.shape, direction.parameters))
         return step._replace(
-            state=self._moved(step.state, moves),
+            state=self._moved(step.state, list(moves)),
             change=np.concatenate([step.change, change]),
             slope=step.slope + float(slopes[1] @ change),
         )
-
-
-def _rms(values: np.ndarray) -> float:
-    """Return the root of the mean square."""
-    return float(np.sqrt(np.mean(np.square(values, dtype=float))))
