@@ -36,7 +36,6 @@ from ngvi.inference.multistart import MultiStart
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import (
     FitArguments,
-    check_has_latents,
     check_same_latents,
     check_start,
     warn_of_names,
@@ -164,8 +163,6 @@ class FitCall:
         given = self.given
         if (seen := self.ppl.look(self.model, self.args, self.kwargs)) is not None:
             check_seen(seen, self.model, given.allow_prior, self._log_densities)
-            if given.init is not None and seen.latents:
-                check_has_latents(given.init, seen.latents)
             warn_of_unknown_sites(seen, given.init_loc_fn)
             self.has_loops = seen.has_loops
         self._begin_at_file()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from typing import Any
@@ -152,21 +152,6 @@ def check_start(result_type: Any, given: FitArguments) -> None:
         raise ValueError(
             f"family={family!r} cannot be combined with init=, which has its own, "
             f"{family_names(init)!r}. Leave family= out, or start anew without init=."
-        )
-
-
-def check_has_latents(init: Any, latents: Sequence[str]) -> None:
-    """Refuse the result of another model as ``init``, before its guide is set up for this one.
-
-    :param latents: the names of the model's.
-    :raises ValueError: naming a site.
-    """
-    old = [site.name for part in init._gaussians() for site in part.sites]
-    if gone := [name for name in old if name not in latents]:
-        new = [name for name in latents if name not in old]
-        raise ValueError(
-            f"init= is the result of another model: the latent site '{(new or gone)[0]}' is "
-            f"missing {'there' if new else 'here'}. It must have the same latents."
         )
 
 
