@@ -15,6 +15,7 @@ of these few alone then subtracts the surplus, and so on: the sum over all rows 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -50,9 +51,7 @@ class _Minibatches(Forwarding):
         for group in sample:
             parts, shares = minibatches(self._rows, group.seed)
             found.append(average([self.inner.bound(state, [group], r) for r in parts], shares))
-        mean = average(found, [1.0 / len(found)] * len(found)).mean
-        values = np.concatenate([one.values for one in found])
-        return Estimate(values, np.concatenate([one.natural for one in found]), mean)
+        return functools.reduce(Estimate.joined, found)
 
     def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
         self.cost.passes += 1

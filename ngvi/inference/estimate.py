@@ -63,36 +63,31 @@ class Estimate(NamedTuple):
     def joined(self, other: Estimate) -> Estimate:
         """Join with further groups at the same state."""
         share = len(self.values) / (len(self.values) + len(other.values))
-        return average([self, other], [share, 1.0 - share])._replace(
-            values=np.concatenate([self.values, other.values]),
-            natural=np.concatenate([self.natural, other.natural]),
+        return Estimate(
+            np.concatenate([self.values, other.values]),
+            np.concatenate([self.natural, other.natural]),
+            _mean([self.mean, other.mean], [share, 1.0 - share]),
         )
 
 
 def average(estimates: Sequence[Estimate], shares: Sequence[float]) -> Estimate:
-    """Sum estimates by weights; where their groups differ only the mean is summed.
+    """Sum estimates of as many groups by weights.
 
     :param shares: a weight for each.
     """
+    values, naturals, means = zip(*estimates, strict=True)
+    return Estimate(_mixed(values, shares), _mixed(naturals, shares), _mean(means, shares))
 
-    def mixed(parts: Sequence[np.ndarray]) -> np.ndarray:
-        return sum(
-            (share * np.asarray(part) for share, part in zip(shares, parts, strict=True)),
-            start=np.zeros((), np.asarray(parts[0]).dtype),
-        )
 
-    means = [one.mean for one in estimates]
-    parameters = zip(*(mean.parameters for mean in means), strict=True)
-    mean = Direction(
-        mixed([mean.natural for mean in means]),
-        mixed([mean.gradient for mean in means]),
-        [mixed(parts) for parts in parameters],
-    )
-    if len({len(one.values) for one in estimates}) > 1:
-        return Estimate(estimates[0].values, estimates[0].natural, mean)
-    return Estimate(
-        mixed([one.values for one in estimates]), mixed([one.natural for one in estimates]), mean
-    )
+def _mean(directions: Sequence[Direction], shares: Sequence[float]) -> Direction:
+    parts = ([one.natural, one.gradient, *one.parameters] for one in directions)
+    natural, gradient, *parameters = (_mixed(own, shares) for own in zip(*parts, strict=True))
+    return Direction(natural, gradient, parameters)
+
+
+def _mixed(parts: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarray:
+    products = (share * np.asarray(part) for share, part in zip(shares, parts, strict=True))
+    return sum(products, start=np.zeros((), np.asarray(parts[0]).dtype))
 
 
 class Step(NamedTuple):

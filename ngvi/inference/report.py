@@ -29,23 +29,16 @@ NUM_SHOWN = 10
 SMALLEST_WEIGHT = 1e-4
 
 
-def final_bound(trace: Trace, part: float = 0.1) -> tuple[float, float]:
-    """Return the bound in nats and its standard error, from the last steps.
+def final_bound(trace: Trace) -> tuple[float, float]:
+    """Return the bound in nats and its standard error, from the last tenth of the steps.
 
-    Means are weighted by ``1 / (error^2 + distance^2)``, with the distance to the optimum where the
-    trace has it: losses on the way there are not the bound's. Those that are not finite are left
-    out.
-
-    :param part: of the steps.
+    Means are weighted by ``1 / (error^2 + distance^2)``, with the distance to the optimum: losses
+    on the way there are not the bound's. Those that are not finite are left out.
     """
-    count = max(1, round(part * len(trace)))
-    if trace.step_sizes and trace.step_sizes[-1] == 0.0:  # a confirmation, with fresh draws
-        count = 1
-    losses = np.asarray(trace.losses[-count:], float)
-    errors = np.asarray(trace.loss_errors[-count:], float)
-    if len(trace.distances) == len(trace):
-        distances = np.asarray(trace.distances[-count:], float)
-        errors = np.hypot(errors, np.nan_to_num(distances, nan=0.0, posinf=np.inf))
+    count = max(1, round(0.1 * len(trace)))
+    columns = trace.losses, trace.loss_errors, trace.distances
+    losses, errors, distances = (np.asarray(column[-count:], float) for column in columns)
+    errors = np.hypot(errors, np.nan_to_num(distances, nan=0.0, posinf=np.inf))
     kept = np.isfinite(losses) & np.isfinite(errors) & (errors >= 0)
     if not kept.any():
         finite = losses[np.isfinite(losses)]

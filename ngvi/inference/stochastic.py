@@ -50,8 +50,6 @@ class StochasticSearch(Search):
         self._refused, self._window = 0, self.options.local.check_every
         self._level = -math.inf, 0.0  # the last bound, and its standard error
         self._signals: list[float] = []  # of the last noisy steps
-        self._predicted: list[float] = []  # gains of the steps so far, in nats
-        self._longest = 1.0  # step size, by what the last steps have kept of that
         self._adam, self._rate = Adam(), options.parameter_step_size
         self._num_plateaus, self._plateau_start = 0, len(self.trace)
 
@@ -73,9 +71,7 @@ class StochasticSearch(Search):
         if self._step is not None:
             self._refused = 0
             self._adapt(float(estimate.mean.gradient @ self._step.change), self._step, noise)
-        self._compare()
         self._choose(signal, noise)
-        self._predicted.append(0.5 * self.step_size * max(signal, 0.0))
         self._record(estimate, sample, self.step_size)
         if self.problem.space.has_model_parameters:
             self._look_for_plateau()
@@ -138,24 +134,11 @@ class StochasticSearch(Search):
         elif ends > 0:
             self.radius = max(self.radius, LEVELS.growth * step.length)
 
-    def _compare(self) -> None:
-        """Shorten steps while the bound does not rise as their signals predict.
-
-        Where its curvature is above the metric's, whole steps may turn about an optimum for ever.
-        """
-        count = self._window
-        if self._signals or len(self._predicted) < 2 * count or len(self._predicted) % count:
-            return  # noise shortens steps by itself
-        losses = self.trace.losses[-2 * count :]
-        gained = float(np.mean(losses[:count]) - np.mean(losses[count:]))
-        is_kept = gained > LEVELS.negligible * sum(self._predicted[-count:])
-        self._longest = min(2.0 * self._longest, 1.0) if is_kept else 0.5 * self.step_size
-
     def _choose(self, signal: float, noise: float) -> None:
         """Return the next step size, the number of groups, and the distance to the optimum."""
         options = self.options.stochastic
         if signal > options.noisy * noise:
-            self.step_size = min(signal / (signal + noise), self._longest)
+            self.step_size = signal / (signal + noise)
             self._signals.clear()
             self.gap = 0.5 * signal + 0.5 * self.step_size * noise
             return
