@@ -100,6 +100,12 @@ class LocalSearch(Search):
         self.advance(max_cost, max_steps)
         self._stops_when_coarse = False
 
+    def refine(self, tolerance: float, max_cost: float = math.inf) -> None:
+        """Go on from an optimum to a smaller tolerance."""
+        self.tolerance, self.status = tolerance, None
+        self._steps = self._last_stages()
+        self.advance(max_cost)
+
     def release(self) -> None:
         """Let go of the draws, of which a search that has ended has no more use."""
         self.sample = self._held_out.sample = []

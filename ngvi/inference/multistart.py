@@ -59,7 +59,10 @@ class MultiStart:
         if own is None:
             return None
         if self.problem.objective.is_subsampled:
-            self.runs.finish(Run(own.name, self.runs.search(StochasticSearch, own.state)))
+            search = StochasticSearch(self.runs.context, self.monitor, own.state)
+            self.runs.current = run = Run(own.name, search)
+            search.advance(self.runs.budget)
+            self.runs.optima.append(self.runs.optimum(run))
             return self.runs.best
         if is_good is not None:
             if self._reach_at_once(own, has_choice) and is_good(self.runs.best) and has_choice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,16 +14,14 @@ from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import Request
-from ngvi.inference.search import NO_PROGRESS, Context, Search, Status
+from ngvi.inference.search import NO_PROGRESS, Context, Status
 from ngvi.inference.starts import Start
-from ngvi.inference.stochastic import StochasticSearch
 from ngvi.inference.verdict.certificate import Certificate
 from ngvi.inference.verdict.checks import Finding
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.runaway import runaway
 from ngvi.inference.verdict.validation import Validation, validate
 
-S = TypeVar("S", bound=Search)
 #: Squared distance, in standard deviations, beyond which a Gaussian has hardly any density.
 FAR = -2.0 * math.log(LEVELS.tiny)
 
@@ -33,7 +31,7 @@ class Run:
     """A search from one start, which waits or has ended."""
 
     name: str  #: Name of the start, in words.
-    search: Search
+    search: Any  #: A ``LocalSearch``, or over minibatches a ``StochasticSearch``.
     validation: Validation | None = None  #: Validation of its present state.
 
     @property
@@ -49,9 +47,7 @@ class Run:
     @property
     def is_coarse(self) -> bool:
         """Return whether its first stage has ended at the optimum of its draws."""
-        search = self.search
-        is_over = isinstance(search, LocalSearch) and search.coarse_state is not None
-        return is_over and search.status is None
+        return self.search.coarse_state is not None and self.search.status is None
 
 
 class Runs:
@@ -87,17 +83,12 @@ class Runs:
 
     # -- one run ----------------------------------------------------------------------
 
-    def search(self, kind: type[S], state: State) -> S:
-        """Return a search that has yet to begin."""
-        return kind(self.context, self.monitor, state)
-
     def coarse(self, start: Start | Run, max_steps: float, max_cost: float = math.inf) -> Run:
         """Take a start, or a run, to the end of its first stage or of its steps."""
         if isinstance(start, Start):
-            start = Run(start.name, self.search(LocalSearch, start.state))
-        run = start
-        assert isinstance(run.search, LocalSearch)
-        self.current, run.validation = run, None
+            start = Run(start.name, LocalSearch(self.context, self.monitor, start.state))
+        self.current = run = start
+        run.validation = None
         run.search.coarsen(max_cost, max_steps)
         self.current = None
         return run
@@ -105,13 +96,12 @@ class Runs:
     def finish(self, run: Run) -> Optimum:
         """Take a run to its end, whose last stages may cost as much as the way there."""
         self.current = run
-        is_noisy = isinstance(run.search, StochasticSearch)
-        if not is_noisy and run.search.status is None and not run.is_coarse:
+        if run.search.status is None and not run.is_coarse:
             self.coarse(run, math.inf, budget_left(self))
             self.current = run
-        if run.is_coarse and not self.optima and not self.problem.space.has_model_parameters:
-            self.problem.objective.begin_near(self.problem.space.mean(run.search.state))
-        if is_noisy or run.is_coarse:
+        if run.is_coarse:
+            if not self.optima and not self.problem.space.has_model_parameters:
+                self.problem.objective.begin_near(self.problem.space.mean(run.search.state))
             run.search.advance(max(self.problem.objective.cost.total, budget_left(self)))
         return self._known_end(run)
 
@@ -131,7 +121,7 @@ class Runs:
     def end(self, run: Run) -> Optimum:
         """Note where a run has ended."""
         optimum = self.optimum(run)
-        if isinstance(run.search, LocalSearch) and run.search.status is not None:
+        if run.search.status is not None:
             run.search.release()
         self.current = None
         return self.note(optimum)

@@ -78,19 +78,9 @@ class Search:
             except StopIteration as end:
                 self.status = end.value
 
-    def refine(self, tolerance: float, max_cost: float = math.inf) -> None:
-        """Go on from an optimum to a smaller tolerance."""
-        self.tolerance, self.status = tolerance, None
-        self._steps = self._last_stages()
-        self.advance(max_cost)
-
     def _run(self) -> Steps:
         """Yield after each step, and return why it has ended."""
         raise NotImplementedError
-
-    def _last_stages(self) -> Steps:
-        """Take the steps from an optimum, as :meth:`_run` yields them."""
-        return self._run()
 
     @property
     def _rounding(self) -> float:
