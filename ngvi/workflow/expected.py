@@ -11,7 +11,7 @@ import numpy as np
 from ngvi.families.points import spherical_points
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.options import DEFAULTS
-from ngvi.workflow.rows import ObservedRows, Predictors, curvature_of, jacobians
+from ngvi.workflow.rows import ObservedRows, Predictors, curvature_of
 
 
 @functools.lru_cache(maxsize=4)
@@ -119,7 +119,10 @@ class PointSites:
         scores = noise @ q.inverse
         num = sum(site.size for site in rows.sites)
         value, gradient, curvature = (np.zeros((num, *[q.dim] * rank)) for rank in range(3))
-        for some, values, jacobian in jacobians(rows, q.sample(noise)):
+        size = max(1, DEFAULTS.max_numbers // (num * q.dim))
+        for start in range(0, len(noise), size):
+            some = slice(start, start + size)
+            values, jacobian = rows.jacobian(q.sample(noise[some]))
             value = value + weights[some] @ values
             weighted = np.moveaxis(weights[some, None, None] * jacobian, 0, -1)
             gradient = gradient + weighted.sum(-1)

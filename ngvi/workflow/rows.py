@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -67,14 +66,8 @@ class ObservedRows(Protocol):
         :return: shapes ``(K, M)`` and ``(K,)``.
         """
 
-    def jacobian(
-        self, theta: np.ndarray, along: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return log likelihoods and their slopes, shape ``(K, M, C)``.
-
-        :param along: directions, shape ``(d, C)``; by default each latent, so that the slopes are
-            gradients.
-        """
+    def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log likelihoods and their gradients, shape ``(K, M, d)``."""
 
     def weighted(
         self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
@@ -254,51 +247,6 @@ class WeightedTerms:
         slopes = zip(found.first, self.predictors.slopes, strict=True)
         gradient = sum((self.weights * first) @ slope for first, slope in slopes)
         return found.value @ self.weights + self.constant, np.asarray(gradient)
-
-
-def jacobians(
-    rows: ObservedRows, theta: np.ndarray
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yield values and gradients of the elements at a few of the latent vectors at a time.
-
-    Latents that no element sees together share a direction, as in sparse Jacobians (Curtis, Powell
-    and Reid, 1974): a hierarchy of a hundred groups has a handful. One direction more, at random,
-    shows where an element sees other latents than at the first vectors.
-    """
-    depends = (rows.jacobian(theta[:2])[1] != 0).any(0)
-    colors = colors_of(depends)
-    count, dim = int(colors.max()) + 1, theta.shape[1]
-    check = np.random.default_rng(0).standard_normal(dim)
-    along = np.column_stack([np.eye(count)[colors], check])
-    size = max(1, DEFAULTS.max_numbers // (len(rows.weights) * dim))
-    same = math.sqrt(rows.eps)
-    for start in range(0, len(theta), size):
-        some = slice(start, start + size)
-        if 2 * count < dim:
-            values, slopes = rows.jacobian(theta[some], along)
-            found = np.where(depends, slopes[..., colors], 0.0)
-            if np.allclose(found @ check, slopes[..., -1], rtol=same, atol=same):
-                yield some, values, found
-                continue
-        yield some, *rows.jacobian(theta[some])
-
-
-def colors_of(depends: np.ndarray) -> np.ndarray:
-    """Return numbers of latents, shape ``(d,)``; no element depends on two of the same number.
-
-    :param depends: which latents each element depends on, shape ``(M, d)``.
-    """
-    seen: list[np.ndarray] = []
-    colors = np.zeros(depends.shape[1], int)
-    for latent in np.argsort(-depends.sum(0), kind="stable"):
-        own = depends[:, latent]
-        free = (number for number, others in enumerate(seen) if not (others & own).any())
-        colors[latent] = next(free, len(seen))
-        if colors[latent] == len(seen):
-            seen.append(own.copy())
-        else:
-            seen[colors[latent]] |= own
-    return colors
 
 
 def curvature_of(moments: TermMoments) -> np.ndarray:

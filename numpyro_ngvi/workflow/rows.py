@@ -80,13 +80,9 @@ class ModelRows:
         some = blocks(theta.astype(self._dtype), self._at_once)
         return _joined([self._values(part) for part in some], len(theta))
 
-    def jacobian(
-        self, theta: np.ndarray, along: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        along = np.eye(theta.shape[1]) if along is None else along
-        along = along.astype(self._dtype)
+    def jacobian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         some = blocks(theta.astype(self._dtype), JACOBIANS_AT_ONCE)
-        return _joined([self._slopes(part, along) for part in some], len(theta))
+        return _joined([self._slopes(part) for part in some], len(theta))
 
     def weighted(
         self, theta: np.ndarray, weights: np.ndarray, prior: float = 1.0
@@ -233,23 +229,21 @@ class _Programs:
 
         return jax.vmap(both)(theta)
 
-    def slopes(
-        self, held: list, theta: jax.Array, along: jax.Array, arrays: list
-    ) -> tuple[jax.Array, jax.Array]:
-        """Return the elements at vectors ``(K, d)``, and slopes along ``(d, C)`` directions."""
+    def slopes(self, held: list, theta: jax.Array, arrays: list) -> tuple[jax.Array, jax.Array]:
+        """Return the elements at vectors ``(K, d)``, and their slopes."""
 
         def elements(one: jax.Array) -> jax.Array:
             return _in_a_row(self.parts(held, one, arrays)[0])
 
         def forward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
             values, push = jax.linearize(elements, one)
-            return values, jax.vmap(push, 1, 1)(along)
+            return values, jax.vmap(push, 1, 1)(jnp.eye(len(one), dtype=one.dtype))
 
         def backward(one: jax.Array) -> tuple[jax.Array, jax.Array]:
             values, pull = jax.vjp(elements, one)
-            return values, jax.vmap(pull)(jnp.eye(len(values), dtype=values.dtype))[0] @ along
+            return values, jax.vmap(pull)(jnp.eye(len(values), dtype=values.dtype))[0]
 
-        if along.shape[1] > jax.eval_shape(elements, theta[0]).size:
+        if theta.shape[1] > jax.eval_shape(elements, theta[0]).size:
             return jax.lax.map(backward, theta)
         try:
             return jax.lax.map(forward, theta)

@@ -33,10 +33,9 @@ class LogisticRows:
         rest = -0.5 * (theta**2).sum(1) / self.prior_scale**2
         return -np.logaddexp(0.0, -self.sign * (theta @ self.X.T)), rest
 
-    def jacobian(self, theta, along=None):
+    def jacobian(self, theta):
         slopes = self.sign * expit(-self.sign * (theta @ self.X.T))
-        X = self.X if along is None else self.X @ along
-        return self.parts(theta)[0], slopes[..., None] * X
+        return self.parts(theta)[0], slopes[..., None] * self.X
 
     def weighted(self, theta, weights, prior=1.0):
         values, slopes = self.jacobian(theta)

@@ -18,7 +18,6 @@ from ngvi.workflow.elpd import note
 from ngvi.workflow.gaussian import DenseGaussian
 from ngvi.workflow.influence import influence
 from ngvi.workflow.loo import leave_out
-from ngvi.workflow.rows import colors_of, jacobians
 from ngvi.workflow.sites import Sites
 from ngvi.workflow.target import Target
 from ngvi.workflow.units import Units
@@ -112,43 +111,6 @@ def grouped_rows():
     group = np.repeat(np.arange(8), 3)
     X = np.column_stack([np.ones(24), np.eye(8)[group]])
     return LogisticRows(X, (rng.uniform(size=24) < 0.6).astype(float), True, prior_scale=1.5)
-
-
-def test_slopes_of_latents_that_no_row_sees_together_share_a_direction(monkeypatch):
-    rows = grouped_rows()
-    colors = colors_of(rows.X != 0)
-    assert colors.max() == 1 and (colors[1:] == colors[1]).all()
-    theta, widths = np.random.default_rng(0).standard_normal((5, 9)), []
-    values, exact = rows.jacobian(theta)
-    own = rows.jacobian
-
-    def seen(theta, along=None):
-        widths.append(9 if along is None else along.shape[1])
-        return own(theta, along)
-
-    monkeypatch.setattr(rows, "jacobian", seen)
-    (_, of_rows, found), *_ = jacobians(rows, theta)
-    np.testing.assert_allclose(of_rows, values)
-    np.testing.assert_allclose(found, exact, atol=1e-12)
-    assert widths == [9, 3]
-
-
-def test_a_row_that_sees_other_latents_elsewhere_is_noticed(monkeypatch):
-    rows, calls = grouped_rows(), []
-    own, rows.X[0, 8] = rows.jacobian, 1.0
-
-    def blind_at_first(theta, along=None):
-        values, slopes = own(theta, along)
-        calls.append(len(theta))
-        if len(calls) == 1:
-            slopes[:, 0, 8] = 0.0
-        return values, slopes
-
-    monkeypatch.setattr(rows, "jacobian", blind_at_first)
-    theta = np.random.default_rng(0).standard_normal((5, 9))
-    (_, _, found), *_ = jacobians(rows, theta)
-    np.testing.assert_allclose(found, own(theta)[1], atol=1e-12)
-    assert len(calls) == 3
 
 
 def test_leaving_out_ends_with_the_time_and_says_what_is_not_reliable():
