@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,6 @@ from ngvi.inference.request import Request
 from ngvi.inference.runs import Run, are_apart
 from ngvi.inference.saved.schema import printable
 from ngvi.inference.search import Status
-from ngvi.inference.set_up import MANY, MANY_HINT, num_beside_locals
 from ngvi.inference.tables import Table
 from ngvi.inference.trace import Trace
 from ngvi.inference.verdict.checks import UNCHECKED, Finding, gradients, support
@@ -56,39 +54,38 @@ def optimise(
     problem = problem.replace(objective=Timed(problem.objective, monitor))
     if problem.objective.is_exact:
         problem = problem.replace(objective=Integrated(problem.objective))
-    with monitor if monitor.phase == "" else nullcontext():
-        restore = as_now()
-        if monitor.phase == VERIFYING:  # of another search
-            monitor.phase = OPTIMUM
-        search = MultiStart(problem, rng, request, monitor)
-        if keep is not None:
-            monitor.keep = partial(keep, problem, search)
-        ending = None
-        try:
-            if search.solve(state, is_good) is None:
-                ending = Ending.NO_START
-        except TimeLimitReached:
-            ending = Ending.TIME_LIMIT  # hours of work, maybe: keep what there is
-            price, left = problem.objective.cost.prices.draw, request.time_limit - request.seconds
-            few = request.options.validation.coarse()
-            count = num_in_time(few.min_draws, price, 0.5 * left)
-            in_double = count == few.min_draws
-            few = dataclasses.replace(few, min_draws=count, max_draws=count, in_double=in_double)
-            search.runs.options = dataclasses.replace(request.options, validation=few)
-        except StoppedByCallback:
-            ending = Ending.CALLBACK
-        except KeyboardInterrupt:
-            restore()
-            if not monitor.num_steps:  # there is nothing to keep
-                raise
-            ending = Ending.INTERRUPTED
-        except BaseException:
-            problem.space.write(search.so_far(validates=False).state)
+    restore = as_now()
+    if monitor.phase == VERIFYING:  # of another search
+        monitor.phase = OPTIMUM
+    search = MultiStart(problem, rng, request, monitor)
+    if keep is not None:
+        monitor.keep = partial(keep, problem, search)
+    ending = None
+    try:
+        if search.solve(state, is_good) is None:
+            ending = Ending.NO_START
+    except TimeLimitReached:
+        ending = Ending.TIME_LIMIT  # hours of work, maybe: keep what there is
+        price, left = problem.objective.cost.prices.draw, request.time_limit - request.seconds
+        few = request.options.validation.coarse()
+        count = num_in_time(few.min_draws, price, 0.5 * left)
+        in_double = count == few.min_draws
+        few = dataclasses.replace(few, min_draws=count, max_draws=count, in_double=in_double)
+        search.runs.options = dataclasses.replace(request.options, validation=few)
+    except StoppedByCallback:
+        ending = Ending.CALLBACK
+    except KeyboardInterrupt:
+        restore()
+        if not monitor.num_steps:  # there is nothing to keep
             raise
-        monitor.phase = VERIFYING
-        limit, monitor.time_limit = monitor.time_limit, math.inf
-        outcome = _outcome(search, rng, request, ending)
-        monitor.time_limit = limit
+        ending = Ending.INTERRUPTED
+    except BaseException:
+        problem.space.write(search.so_far(validates=False).state)
+        raise
+    monitor.phase = VERIFYING
+    limit, monitor.time_limit = monitor.time_limit, math.inf
+    outcome = _outcome(search, rng, request, ending)
+    monitor.time_limit = limit
     problem.space.write(outcome.optimum.state)
     return outcome
 
@@ -137,16 +134,11 @@ def no_start(problem: Problem) -> Outcome:
 
 
 def account(
-    outcome: Outcome,
-    problem: Problem,
-    request: Request,
-    error: Exception | str | None = None,
-    parts: Sequence[Any] = (),
+    outcome: Outcome, problem: Problem, request: Request, error: Exception | str | None = None
 ) -> dict[str, Any]:
     """Return a result's account of its fit, by field; warn if it has not converged.
 
     :param error: why the model has no start, if it has none.
-    :param parts: the ``NaturalGaussianGuide`` in the guide.
     """
     best, why = outcome.optimum, error or problem.objective.fault
     trace = Trace() if best.trace is None else best.trace
@@ -158,8 +150,6 @@ def account(
         problem.rounding(best.validation.bound),
     )
     if not outcome.converged:
-        if num_beside_locals(parts) > MANY:
-            reason += MANY_HINT
         warn(f"fit has not converged: {reason}.")
     return {
         "trace": trace,

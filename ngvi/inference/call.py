@@ -34,12 +34,7 @@ from ngvi.inference.mode_centred import (
 from ngvi.inference.monitor import COMPONENTS, DRAWS
 from ngvi.inference.multistart import MultiStart
 from ngvi.inference.problem import Problem
-from ngvi.inference.request import (
-    FitArguments,
-    check_same_latents,
-    check_start,
-    warn_of_names,
-)
+from ngvi.inference.request import FitArguments, check_same_latents, check_start, warn_of_names
 from ngvi.inference.saved.checkpoint import Checkpoint
 from ngvi.inference.set_up import INIT_SCALE, Given, Ready, check_size
 from ngvi.inference.trace import Trace
@@ -170,10 +165,6 @@ class FitCall:
         try:
             ready = self.set_up(self.of_user, given.curvature)
         except Exception as error:
-            own = getattr(self.model, "__qualname__", type(self.model).__name__)
-            of_guide = getattr(given.guide, "_model_name", own)
-            if of_guide != own:
-                error.add_note(f"guide= was made for the model {of_guide}, and fit has {own}.")
             self.model_call.explain(error)
             raise
         parts = self.ppl.gaussians(ready.guide)
@@ -257,7 +248,7 @@ class FitCall:
             optima=found_optima(outcome, problem),
             _draws=self.given.draws,
             **self.own_fields(),
-            **account(outcome, problem, self.request, why, parts),
+            **account(outcome, problem, self.request, why),
         )
         self.keep_plan(result)
         self._draw(result, outcome, problem)

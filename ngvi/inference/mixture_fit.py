@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +34,8 @@ from ngvi.inference.problem import Problem
 from ngvi.inference.request import FitArguments
 from ngvi.inference.search import Status
 from ngvi.inference.starts import MODE
-from ngvi.inference.verdict.optima import Exploration
+from ngvi.inference.verdict.optima import Exploration, Optimum
 from ngvi.inference.verdict.outcome import Ending, Outcome
-from ngvi.inference.verdict.validation import Validation
 
 #: Most components: of five exchangeable labels there are 120 modes.
 MAX_COMPONENTS = 16
@@ -91,39 +90,30 @@ def check_density(problem: Problem) -> None:
         )
 
 
-class Component(NamedTuple):
-    """A Gaussian at a mode."""
-
-    state: State
-    validation: Validation
-
-
-def modes(search: MultiStart) -> list[Component]:
-    """Return the Gaussians at the modes of a posterior, the best first.
+def modes(search: MultiStart) -> list[Optimum]:
+    """Return the optima at the modes of a posterior, the best first.
 
     Two modes of the same height are two, though their optima are one to the search for the best.
 
     :param search: that has ended at the best optimum.
     """
     runs, space, best = search.runs, search.runs.problem.space, search.runs.best
-    met = [best.state]
-    found = [Component(best.state, best.validation)]
+    found, met = [best], [best.state]
 
-    def add(state: State, validation: Validation) -> None:
-        """Add a component, unless it is there already or has hardly any mass."""
-        mean = space.mean(state)
+    def add(new: Optimum) -> None:
+        """Add an optimum, unless it is there already or has hardly any mass."""
+        state, known, mean = new.state, new.validation, space.mean(new.state)
         is_there = any(
             runs.is_inside(one, mean) and runs.is_inside(state, space.mean(one)) for one in met
         )
         least = best.validation.bound + math.log(LEAST_GAIN)
-        has_mass = validation.bound + 2 * validation.error > least
-        if not is_there and has_mass:
-            found.append(Component(state, validation))
+        if not is_there and known.bound + 2 * known.error > least:
+            found.append(new)
         met.append(state)
 
     for one in sorted(runs.optima, key=lambda one: -one.validation.lower):
         for place in (one, *one.images) if one.is_certified else ():
-            add(place.state, place.validation)
+            add(place)
     (points, values), count = search.starts.pool, 0
     while count < len(found) < MAX_COMPONENTS and len(points):
         count = len(found)
@@ -134,14 +124,13 @@ def modes(search: MultiStart) -> list[Component]:
         for end in map_ascents(runs.problem, best.state, chosen, runs.options.starts):
             is_met = any(runs.is_inside(state, end.mean) for state in met)
             if math.isfinite(end.height) and end.is_mode and not is_met:
-                run = _at_mode(search, end)
-                if run is not None:
-                    add(run.state, run.validation)
+                if (new := _at_mode(search, end)) is not None:
+                    add(new)
     return found[:MAX_COMPONENTS]
 
 
-def _at_mode(search: MultiStart, end: Ascent) -> Component | None:
-    """Return the Gaussian to which a search from a mode leads.
+def _at_mode(search: MultiStart, end: Ascent) -> Optimum | None:
+    """Return the optimum to which a search from a mode leads.
 
     :return: None of a mode so high that it has hardly any mass, as a funnel's.
     """
@@ -155,7 +144,7 @@ def _at_mode(search: MultiStart, end: Ascent) -> Component | None:
     runs.current = run
     run.search.advance()
     runs.current = None
-    return Component(run.search.state, runs.validated(run.search.state))
+    return runs.optimum(run)
 
 
 def mixed(first: Any, outcome: Outcome, call: Any) -> tuple[Any, Outcome]:

@@ -30,7 +30,6 @@ NO_GAUSSIAN = (
 Made = tuple[Problem, Any]
 #: Scale of a guide that ``fit`` makes.
 INIT_SCALE = StartOptions().scales[0]
-MANY_HINT = f". Of more than {MANY:,} latents, a network's say, {CHEAP_STEPS}"
 
 
 def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None:
@@ -40,7 +39,8 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     :param family: the user's, as guide and earlier result: with one of them it is a warning.
     :raises ValueError: saying what to write instead.
     """
-    dim = num_beside_locals(parts)
+    # Others are coupled with few.
+    dim = sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
     if dim <= MANY:
         return
     problem = (
@@ -50,11 +50,6 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     if isinstance(family, str) and family == "auto" and guide is None and init is None:
         raise ValueError(f"{problem} To fit them all the same, name a family, family='diagonal'.")
     warn(f"{problem} time_limit= and Ctrl-C keep the best result so far.")
-
-
-def num_beside_locals(parts: Sequence[Any]) -> int:
-    """Count latents of families that couple all of them: many are expensive."""
-    return sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
 
 
 class Given(NamedTuple):

@@ -180,34 +180,16 @@ class Starts:
         return points, self.problem.objective.log_density(space.initial, points)
 
     def cut_off(self) -> str:
-        """Say at which part of the prior the model has no density; or nothing.
-
-        A log density that is NaN is so in the box as well, where nothing overflows. The latent is
-        the one whose draws tell best.
-        """
+        """Say at which part of the prior a distribution is not defined; or nothing."""
         _ = self.prior  # which effort="quick" and minibatches have not asked for
         what = max(self.outside, key=self.outside.__getitem__, default="")
-        if what and self.outside[what] > 1 - LEVELS.confidence:
-            return (
-                f"at {self.outside[what]:.0%} of the prior's draws {what}, where the distribution "
-                "is not defined: the posterior is cut off. Give the latents behind it priors on "
-                "the right domain (HalfNormal, Gamma, Beta, Dirichlet, say), or transform them by "
-                "exp, softplus, sigmoid or softmax"
-            )
-        if "pool" not in vars(self) or self.prior is None:
+        if not what or self.outside[what] <= 1 - LEVELS.confidence:
             return ""
-        draws, is_nan = self.prior.draws, np.isnan(self.pool[1])
-        of_prior, of_box = is_nan[: len(draws)], is_nan[len(draws) :]
-        if min(of_prior.mean(), of_box.mean()) < 1 - LEVELS.confidence or of_prior.all():
-            return ""
-        contrast = (draws[of_prior].mean(0) - draws[~of_prior].mean(0)) / self.prior.sd
-        sizes = self.problem.space.stddevs(self.problem.space.initial)
-        names = [name for name, sd in sizes.items() for _ in range(np.size(sd))]
         return (
-            f"at {of_prior.mean():.0%} of the prior's draws the log density is NaN, for instance "
-            "because a scale or a rate is negative: the posterior is cut off. Give latent "
-            f"'{names[np.abs(contrast).argmax()]}' a prior on the right domain "
-            "(HalfNormal for a scale, say), or transform it by exp or softplus"
+            f"at {self.outside[what]:.0%} of the prior's draws {what}, where the distribution is "
+            "not defined: the posterior is cut off. Give the latents behind it priors on the right "
+            "domain (HalfNormal, Gamma, Beta, Dirichlet, say), or transform them by exp, softplus, "
+            "sigmoid or softmax"
         )
 
     # -- scales -----------------------------------------------------------------------

@@ -32,11 +32,7 @@ class DenseGaussian:
         :raises numpy.linalg.LinAlgError: if a precision is not positive definite.
         """
         upper = np.linalg.cholesky(precision[..., ::-1, ::-1])[..., ::-1, ::-1]
-        if upper.ndim == 2:
-            inverse = scipy.linalg.solve_triangular(upper, np.eye(len(mean)))
-        else:
-            inverse = np.triu(np.linalg.inv(upper))
-        return cls(mean, np.swapaxes(inverse, -1, -2), blocks)
+        return cls(mean, np.swapaxes(np.triu(np.linalg.inv(upper)), -1, -2), blocks)
 
     def with_own_factor(self) -> DenseGaussian:
         """Return one Gaussian with the factor that :meth:`of_precision` gives it.

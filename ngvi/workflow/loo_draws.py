@@ -105,9 +105,8 @@ def _log_average(log_weights: np.ndarray) -> tuple[float, float]:
     if not len(finite):
         return -np.inf, np.inf
     weights, shape, _ = smoothed(finite)
-    value = _log_sum(finite) - np.log(len(log_weights))
     if finite.std() < EQUAL:
-        return float(value), 0.0
+        return float(_log_sum(finite) - np.log(len(log_weights))), 0.0
     # The largest of the raw weights are what smoothing replaces: their sum changes with them.
     body = finite.argmin()
     scale = finite[body] - weights[body]

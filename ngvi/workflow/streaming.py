@@ -146,13 +146,7 @@ def account(old: Any, steps: Steps, log_weights: np.ndarray, change: Change) -> 
         "verdict": verdict,
         "reason": words,
         "validation": validation,
-        "trace": Trace(
-            losses=[-bound],
-            loss_errors=[error],
-            step_sizes=[1.0],
-            distances=[steps.left],
-            num_draws=[len(log_weights)],
-        ),
+        "trace": Trace([-bound], [error], [1.0], [steps.left], [len(log_weights)]),
         "restarts": (),
         "optima": (),
     }
