@@ -323,7 +323,7 @@ MISTAKES = {
         "update has the model already, and argument 0 .* is the model itself: leave it out"
     ),
     "result.predictive(new_groups=3)": (
-        "new_groups must be True, the name of a plate, .*got 3; the plates around latents are"
+        "new_groups must be the name of a plate, .*got 3; the plates around latents are"
     ),
     "type(result)('fit.ngvi')": (
         r"FitResult is what fit\(model, ...\) returns.*FitResult.load\(path, model\)"

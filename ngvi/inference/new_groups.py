@@ -15,9 +15,9 @@ import numpy as np
 
 from ngvi.latents.layout import Site
 
-#: Which elements of plates are new: names of plates, with all of their elements; by name the
-#: indices of the new ones; or True for whatever the fit has not.
-Asked = bool | str | Sequence[str] | Mapping[str, Any] | None
+#: Which elements of plates are new: names of plates, with all of their elements; or by name the
+#: indices of the new ones.
+Asked = str | Sequence[str] | Mapping[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +96,7 @@ def new_groups(asked: Asked, fitted: Iterable[Site], found: Iterable[Site]) -> N
     inside = {
         name: [site.name for site in of_run.values() if name in site.plate_names] for name in sizes
     }
-    known = {
-        name: _known(name, new, *sizes[name]) for name, new in _asked(asked, sizes, inside).items()
-    }
+    known = {name: _known(name, new, *sizes[name]) for name, new in _asked(asked, sizes).items()}
     for name, (before, now) in sizes.items():
         if name not in known and before != now:
             raise ValueError(_another_size(name, before, now, inside[name]))
@@ -116,21 +114,10 @@ def new_groups(asked: Asked, fitted: Iterable[Site], found: Iterable[Site]) -> N
     return NewGroups(known, sites) if known else None
 
 
-def _asked(asked: Asked, sizes: dict[str, tuple[int, int]], inside: dict) -> dict[str, Any]:
+def _asked(asked: Asked, sizes: dict[str, tuple[int, int]]) -> dict[str, Any]:
     """Return the indices of new elements by plate, or None for all."""
-    if asked is None or asked is False:
+    if asked is None:
         return {}
-    if asked is True:
-        differ = {name: pair for name, pair in sizes.items() if pair[0] != pair[1]}
-        if not differ:
-            raise ValueError(
-                f"new_groups=True finds plates as in the fit ({_listed(sizes)}): name one whose "
-                "elements are all new, new_groups='...'."
-            )
-        return {
-            name: range(before, now) if before < now else None
-            for name, (before, now) in differ.items()
-        }
     if isinstance(asked, Mapping):
         wanted = dict(asked)
     else:
@@ -138,8 +125,8 @@ def _asked(asked: Asked, sizes: dict[str, tuple[int, int]], inside: dict) -> dic
             wanted = dict.fromkeys([asked] if isinstance(asked, str) else asked)
         except TypeError:
             raise TypeError(
-                "new_groups must be True, the name of a plate, several names, or a dictionary from "
-                f"names to indices, got {asked!r}; the plates around latents are {_listed(sizes)}."
+                "new_groups must be the name of a plate, several names, or a dictionary from names "
+                f"to indices, got {asked!r}; the plates around latents are {_listed(sizes)}."
             ) from None
     for name in wanted:
         if name not in sizes:
@@ -151,7 +138,7 @@ def _asked(asked: Asked, sizes: dict[str, tuple[int, int]], inside: dict) -> dic
 
 def _known(name: str, new: Any, before: int, now: int) -> np.ndarray:
     """Return the places of the fit's elements of a plate among those of the prediction."""
-    if new is None or new is True:
+    if new is None:
         return np.zeros(0, int)
     indices = np.atleast_1d(np.asarray(new))
     if indices.dtype == bool and indices.shape == (now,):

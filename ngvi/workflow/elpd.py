@@ -25,7 +25,7 @@ def elpd_data(found: Pointwise, units: Units, attrs: dict[str, Any]) -> Any:
     dims = [name for name, _ in units.plates]
 
     def shaped(values: np.ndarray) -> np.ndarray:
-        return values.reshape(units.shape).copy()  # what is found is kept
+        return values.reshape(units.shape)
 
     def array(values: np.ndarray, name: str) -> Any:
         return xarray.DataArray(shaped(values), dims=dims, name=name)

@@ -110,8 +110,8 @@ class FitResult(WithRows):
             then drawn again.
         :param num_samples: the number of draws.
         :param new_groups: names of plates whose elements are all new; or a dictionary from names to
-            the indices of new elements, the others being the fit's in order; or True for all
-            elements beyond the fit's. These plates contain latents.
+            the indices of new elements, the others being the fit's in order. These plates contain
+            latents.
         :param kwargs: keyword arguments of the model; in NumPyro ``rng_key`` as in :meth:`sample`.
         :return: by site, an axis of draws followed by the site's shape, including the latents of
             new groups.

@@ -30,7 +30,7 @@ from ngvi.workflow.arviz import ArvizGroups, constant_data
 from ngvi.workflow.climb import climb, polished
 from ngvi.workflow.elpd import elpd_data, note
 from ngvi.workflow.gaussian import DenseGaussian
-from ngvi.workflow.loo import Pointwise, leave_out
+from ngvi.workflow.loo import leave_out
 from ngvi.workflow.loo_steps import Clock, gradients_of_steps
 from ngvi.workflow.options import DEFAULTS
 from ngvi.workflow.streaming import account, check_shapes, fewer, in_one_step, is_part, next_change
@@ -57,21 +57,11 @@ class KnownTarget:
     q: DenseGaussian
     latents: tuple[Site, ...]
     made_of: tuple[Any, ...]
-    left_out: dict[str | None, Pointwise] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def optimum(self) -> DenseGaussian:
         """The optimum that the posterior is near."""
         return polished(self.target, self.q)
-
-    def leave_out(self, plate: str | None, units: Units, clock: Clock) -> Pointwise:
-        """Return predictive densities of all units, which are a plate's."""
-        if plate in self.left_out:
-            return self.left_out[plate]
-        found = leave_out(self.target, self.optimum, units, clock)
-        if not clock.is_over:  # or a call with more time has more
-            self.left_out[plate] = found
-        return found
 
 
 @contextlib.contextmanager
@@ -152,7 +142,7 @@ def elpd_of(result: Any, plate: str | None, clock: Clock) -> Any:
     clock = clock._replace(num_draws=num_affordable(result, DEFAULTS.num_joint))
     of_steps = clock.gradients if math.isfinite(clock.gradients) else 0.0
     with of_rows(result, plate, "loo", clock.num_draws, of_steps) as (known, units):
-        found = known.leave_out(plate, units, clock)
+        found = leave_out(known.target, known.optimum, units, clock)
     words = note(found, units)
     return elpd_data(found, units, {"note": words} if words else {})
 

@@ -48,10 +48,9 @@ NEW = 0.3, np.hypot(0.2, 0.5)
     "group, n, asked, new",
     [
         ([NUM_GROUPS, 2], NUM_GROUPS + 1, {"groups": [NUM_GROUPS]}, [True, False]),
-        ([NUM_GROUPS, 2], NUM_GROUPS + 1, True, [True, False]),
         ([0, 3], 4, "groups", [True, True]),
     ],
-    ids=["one more", "what is beyond", "all"],
+    ids=["one more", "all"],
 )
 def test_new_groups_come_from_the_prior_given_the_globals(ppl, fitted, group, n, asked, new):
     drawn = fitted.predictive(ppl.index(group), n, num_samples=NUM_DRAWS, new_groups=asked)
@@ -124,7 +123,6 @@ def _sites(n, m=2, other=3):
     "asked, n, message",
     [
         ("children", 2, "'children'.*'groups', 'items'"),
-        (True, 2, "as in the fit"),
         ({"groups": [4]}, 4, "from 0 to 3"),
         ({"groups": [3, 3]}, 4, "different indices"),
         ({"groups": 0.5}, 4, "different indices"),
