@@ -99,7 +99,7 @@ class Objective(problem.Objective):
         with repeatable_noise(), quiet(), poutine.block(), torch.no_grad():
             trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
             poutine.replay(seen, trace=trace)(*args, **kwargs)
-        return {name: part for name, part in seen.parts.items() if part.visited < part.size}
+        return {name: part for name, part in seen.parts.items() if part[0] < part[1]}
 
     @property
     def draws_per_pass(self) -> int:
