@@ -109,6 +109,10 @@ class Hooks(Protocol):
         :param wanted: ``"log_likelihood"``, ``"predictive"`` and ``"prior"``.
         """
 
+    def seconds_of_run(self, result: Any) -> float:
+        """Return the seconds of a run of the model, if each draw has one; else zero."""
+        return 0.0
+
     def out_of_bounds(self, result: Any) -> str:
         """Say which indices go beyond an array's end without an error, if any do."""
         return ""

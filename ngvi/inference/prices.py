@@ -45,7 +45,12 @@ def warn_of_slow(seconds: float, at_least: str = "") -> None:
 
 
 def say_price(
-    result: Any, what: str, evaluations: float, gradients: float = 0.0, programs: int = 1
+    result: Any,
+    what: str,
+    evaluations: float,
+    gradients: float = 0.0,
+    programs: int = 1,
+    of_run: float = 0.0,
 ) -> None:
     """Log what a call will take, and warn where that is longer than the fit took.
 
@@ -53,9 +58,10 @@ def say_price(
     :param evaluations: of the log density, at most.
     :param gradients: besides these.
     :param programs: to be compiled, at most.
+    :param of_run: seconds of an evaluation, where each is a run of its own.
     """
     prices = result.cost.prices
-    seconds = evaluations * _known(prices.draw) + gradients * _known(prices.gradient)
+    seconds = evaluations * max(_known(prices.draw), of_run) + gradients * _known(prices.gradient)
     compiling = programs * _known(prices.program)
     evaluations += gradients
     words = "%s: at most %d runs of the model, which take %.2g s"

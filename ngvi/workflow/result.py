@@ -120,7 +120,7 @@ class FitResult(WithRows):
         """
         num_samples, key = check_count(num_samples, "num_samples"), self._key(PREDICTIVE, kwargs)
         check_predictive(self.predictive, self.model, args, kwargs, self.args)
-        say_price(self, "predictive", num_samples)
+        say_price(self, "predictive", num_samples, of_run=self._ppl.seconds_of_run(self))
         run = (args, kwargs) if args or kwargs else None
         chains.warn_if_other(self)
         found = self._ppl.predictions(self, new_groups, run, num_samples, key)
@@ -271,9 +271,8 @@ class FitResult(WithRows):
         wanted = {"log_likelihood": log_likelihood, "predictive": predictive, "prior": prior}
         wanted = {name: check_flag(value, name) for name, value in wanted.items()}
         num_samples = check_count(num_samples, "num_samples")
-        say_price(
-            self, "to_arviz", num_samples * sum(wanted.values()), programs=1 + sum(wanted.values())
-        )
+        of_run, programs = self._ppl.seconds_of_run(self), 1 + sum(wanted.values())
+        say_price(self, "to_arviz", num_samples * (programs - 1), programs=programs, of_run=of_run)
         labels = Labels(coords or {}, dims or {})
         return chains.for_arviz(self, self.sample(num_samples, **options), wanted, labels)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,6 +148,16 @@ class Hooks(shared.Hooks):
         with own_parameters(result):
             runs = ModelRuns(result.model, result.args, result.kwargs)
             return ArvizGroups.of_runs(runs, draws, wanted)
+
+    @torch.no_grad()
+    def seconds_of_run(self, result: Any) -> float:
+        runs, seconds = ModelRuns(result.model, result.args, result.kwargs), []
+        with own_parameters(result), repeatable_noise():
+            for _ in range(2):  # the first may import
+                start = time.perf_counter()
+                runs.first({})
+                seconds.append(time.perf_counter() - start)
+        return min(seconds)
 
     # -- NUTS -------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import pickle
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -534,6 +535,10 @@ def test_doubtful_draws_say_what_it_costs_to_go_on(ppl, price):
     assert said in " ".join(str(fitted).split())
     corrected = dataclasses.replace(fitted.diagnostics, method="corrected")
     assert "runs NUTS, whose chains may miss such a tail: about" in way_on(fitted, corrected)
+    apart = dataclasses.replace(corrected.accuracy, fault="the chains do not agree")
+    chains = SimpleNamespace(accuracy=apart, num_gradients=500_000, latents=np.zeros((32, 9, 1)))
+    longer = way_on(fitted, dataclasses.replace(corrected, chains=chains))
+    assert "longer chains, twice as long for a start: about 1,000,000 gradients" in longer
     assert (
         accurate.diagnostics.verdict == "accurate"
         and "gradients, " not in str(accurate).split("reason")[0]

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -105,6 +106,24 @@ def test_every_call_of_a_result_says_its_price(ppl, tmp_path, caplog):
 def test_a_price_above_the_fits_is_a_warning(ppl):
     with pytest.warns(UserWarning, match="predictive runs the model up to 1,300 times, about 65 s"):
         slow(ppl, []).predictive(num_samples=1300)
+
+
+def test_draws_that_have_runs_of_their_own_are_priced_by_a_run(pyro_backend, caplog):
+    def slept(rate):
+        time.sleep(0.02)
+        return rate
+
+    data, prices = [pyro_backend.array(one) for one in (X, Y)], Prices(value=1e-6, gradient=1e-6)
+    known = {"cost": Cost(400, 0, 300, prices=prices), "seconds": 60.0}
+    at = np.array([0.2, 0.6]), 0.4 * np.eye(2)
+    made = result(pyro_backend, model_of(pyro_backend, slept), data, at=at, **known)
+    caplog.set_level(logging.INFO, "ngvi")
+    made.predictive(num_samples=50)
+    made.to_arviz(num_samples=50, prior=False)
+    said = [one.args for one in caplog.records if "at most" in one.msg]
+    assert [args[:2] for args in said] == [("predictive", 50), ("to_arviz", 100)]
+    for _, runs, seconds, _ in said:
+        assert 0.02 * runs <= seconds < 0.04 * runs
 
 
 def test_a_price_has_compilation_in_it(ppl, caplog):

@@ -28,9 +28,16 @@ from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN, NUTS
 from ngvi.inference.draws.by_weights import LEAST_SECONDS, MAX_LATENTS, ByWeights
 from ngvi.inference.draws.diagnostics import Diagnostics, in_one, order
-from ngvi.inference.draws.going_on import MOST_GRADIENTS, seconds_of_chains, way_on
+from ngvi.inference.draws.going_on import (
+    MOST_GRADIENTS,
+    USUAL_GRADIENTS,
+    price_of_chains,
+    seconds_of_chains,
+    way_on,
+)
 from ngvi.inference.draws.nuts import run_until
 from ngvi.inference.draws.others import TOO_LITTLE, with_others
+from ngvi.inference.monitor import LOGGER
 
 #: Seconds of chains, as a part of the fit's.
 TIMES_THE_FIT = 10.0
@@ -97,6 +104,8 @@ def _by_nuts(
     """
     try:
         seed = result._ppl.seed_of_diagnostics(result)
+        price = price_of_chains(result, (USUAL_GRADIENTS, MOST_GRADIENTS))
+        LOGGER.info("draws by NUTS: about %s", price)
         chains = run_until(result, seed, MOST_GRADIENTS, deadline, known=makes.weighed)
     except ValueError as error:
         if asked == NUTS:

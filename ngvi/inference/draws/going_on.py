@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ngvi.inference.arguments import CORRECTED, NUTS
@@ -29,7 +30,7 @@ def way_on(result: Any, found: Any) -> str:
     if is_lost or result.change is not None:
         return ""
     before, words = "", "result.with_draws('nuts') runs NUTS"
-    counts = [float(USUAL_GRADIENTS), float(MOST_GRADIENTS)]
+    counts: Sequence[float] = (USUAL_GRADIENTS, MOST_GRADIENTS)
     if found.method == CORRECTED and result.dim <= MAX_FEW:
         words += ", whose chains may miss such a tail"
     if chains is not None:
@@ -38,15 +39,20 @@ def way_on(result: Any, found: Any) -> str:
         is_over = done >= MOST_GRADIENTS or chains.latents.shape[1] >= MOST_DRAWS
         if is_over or MOST_GRADIENTS < done * times < math.inf:
             words = "result.nuts(num_samples=...) takes longer chains"
-        if is_over or math.isfinite(times):
-            counts = [done * times] if math.isfinite(times) else []
+        if is_over and not math.isfinite(times):
+            words, times = f"{words}, twice as long for a start", 2.0
+        if math.isfinite(times):
+            counts = [done * times]
         if found.method != NUTS:
             before = f"Chains of {done:,} gradients were no better. "
-    if not counts:
-        return f"{before}{words}."
+    return f"{before}{words}: about {price_of_chains(result, counts)}."
+
+
+def price_of_chains(result: Any, counts: Sequence[float]) -> str:
+    """Say what chains of these numbers of gradients take."""
     seconds = [seconds_of_chains(result, count) for count in counts]
     price = f", {' to '.join(map(two_digits, seconds))} s" if math.isfinite(seconds[0]) else ""
-    return f"{before}{words}: about {' to '.join(map(two_digits, counts))} gradients{price}."
+    return f"{' to '.join(map(two_digits, counts))} gradients{price}"
 
 
 def seconds_of_chains(result: Any, gradients: float = USUAL_GRADIENTS) -> float:
