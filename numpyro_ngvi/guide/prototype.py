@@ -78,7 +78,7 @@ def _set_up_replay(guide: Any, trace: Trace, args: tuple, kwargs: dict) -> None:
         model_kwargs=kwargs,
     )
     guide._postprocess_fn = handlers.seed(postprocess_fn, rng_seed=0)
-    if has_deterministic:
+    if has_deterministic and Arguments(args, kwargs).arrays:
         with handlers.block():  # whoever runs the guide sees no sites of this run
             jax.eval_shape(guide._postprocess_fn, guide._init_locs)
 
