@@ -65,7 +65,7 @@ def check_whitened(result: Any) -> None:
     if result.change is not None:
         raise ValueError(
             "NUTS and whitened_density() run the fitted model, and this posterior has rows added "
-            "or left out: fit all rows."
+            "or left out: fit all rows, or take with_draws('nuts')."
         )
     with result._at_end() as (problem, _):
         check_density(result, problem, "whitened_density()", nuts.WAY_OUT)

@@ -50,11 +50,13 @@ class ChangedObjective(Forwarding):
     def log_density(self, state: State, theta: np.ndarray) -> np.ndarray:
         values = self._rows.parts(theta)[0]
         if self._prior is not None:
+            self.inner.cost.values += len(theta)
             before = self._change.bound + self._prior.log_prob(theta)
             return before + _weighted(values, self._kept)
         return self.inner.log_density(state, theta) - _weighted(values, self._left_out)
 
     def gradient(self, state: State, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.inner.cost.gradients += len(theta)
         weights = np.broadcast_to(self._kept, (len(theta), len(self._kept)))
         value, slope = self._rows.weighted(theta, weights, float(self._prior is None))
         if self._prior is None:

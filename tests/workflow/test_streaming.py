@@ -174,10 +174,13 @@ def test_rows_that_do_not_fit_the_model_are_refused_by_the_site(ppl, kind, old, 
         fitted.update(ppl.array(np.ones(3)), ppl.array(new))
 
 
-def test_nuts_of_other_rows_is_refused(pyro_backend):
+def test_chains_of_other_rows_are_those_of_its_draws_and_count_their_gradients(pyro_backend):
     fewer = shared_result(pyro_backend).without(0)
-    with pytest.raises(ValueError, match="rows added or left out"):
+    with pytest.raises(ValueError, match="rows added or left out.* with_draws\\('nuts'\\)"):
         fewer.nuts(10)
+    made = fewer.with_draws("nuts")
+    steps = made.diagnostics.chains.sample_stats["n_steps"].sum()
+    assert made.cost.gradients - fewer.cost.gradients > steps > 0
 
 
 def test_a_flat_prior_needs_its_rows(ppl):
