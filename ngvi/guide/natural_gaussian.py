@@ -95,6 +95,7 @@ class NaturalGaussianGuide:
         self, model: Any, family: Any, init_scale: Any, sticking_the_landing: Any
     ) -> None:
         check_model(model)
+        self._model_name = getattr(model, "__qualname__", type(model).__name__)
         scale = None if init_scale is None else check_finite(init_scale, "init_scale")
         self._requested_scale = scale
         self._requested_family = self._registry.requested(family)

@@ -165,6 +165,10 @@ class FitCall:
         try:
             ready = self.set_up(self.of_user, given.curvature)
         except Exception as error:
+            own = getattr(self.model, "__qualname__", type(self.model).__name__)
+            of_guide = getattr(given.guide, "_model_name", own)
+            if of_guide != own:
+                error.add_note(f"guide= was made for the model {of_guide}, and fit has {own}.")
             self.model_call.explain(error)
             raise
         parts = self.ppl.gaussians(ready.guide)
