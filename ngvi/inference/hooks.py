@@ -110,7 +110,7 @@ class Hooks(Protocol):
         """
 
     def seconds_of_run(self, result: Any) -> float:
-        """Return the seconds of a run of the model, if each draw has one; else zero."""
+        """Return the seconds of a run of the model where each draw has its own, else zero."""
         return 0.0
 
     def out_of_bounds(self, result: Any) -> str:

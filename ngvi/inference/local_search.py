@@ -147,7 +147,7 @@ class LocalSearch(Search):
         options = self.options.local
         for index in range(self.options.certificate.max_rounds):
             status = None
-            if self.sample:  # not if it was released
+            if self.sample:  # the search may have been released
                 status = yield from self._stage(options.stage_part * self.tolerance)
             # Near the optimum rounding may end a stage: fresh draws say whether it is one.
             is_near = status is Status.STUCK and self.gap <= self.tolerance

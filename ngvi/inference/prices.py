@@ -58,7 +58,7 @@ def say_price(
     :param evaluations: of the log density, at most.
     :param gradients: besides these.
     :param programs: to be compiled, at most.
-    :param of_run: seconds of an evaluation, where each is a run of its own.
+    :param of_run: seconds of a run of the model, where each evaluation is a run of its own.
     """
     prices = result.cost.prices
     seconds = evaluations * max(_known(prices.draw), of_run) + gradients * _known(prices.gradient)

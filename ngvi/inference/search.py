@@ -30,7 +30,7 @@ class Status(enum.Enum):
     UNBOUNDED = "a standard deviation grows without limit"
 
 
-#: Ends of a search over fixed draws at which something may run to infinity.
+#: Ends of a search over fixed draws without an optimum: a latent may run to infinity.
 NO_PROGRESS = (Status.STUCK, Status.OVERFITTED, Status.NOISE, Status.RISING)
 
 Steps = Generator[None, None, Status | None]

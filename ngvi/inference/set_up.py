@@ -39,7 +39,7 @@ def check_size(parts: Sequence[Any], family: Any, guide: Any, init: Any) -> None
     :param family: the user's, as guide and earlier result: with one of them it is a warning.
     :raises ValueError: saying what to write instead.
     """
-    # Others are coupled with few.
+    # Families of locals couple few latents.
     dim = sum(part.latent_dim for part in parts if part.family.name not in OF_LOCALS)
     if dim <= MANY:
         return

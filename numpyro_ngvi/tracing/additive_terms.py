@@ -56,7 +56,7 @@ def terms_of(
 
     :param function: of the latent vectors.
     :param latents: of their shapes; they are the nodes of the result.
-    :param is_traced: False if this is no part of a program that JAX traces.
+    :param is_traced: whether the call is a part of a program that JAX traces.
     :raises NotAdditiveError: naming an operation, if it is no sum of such terms.
     """
     reader, program, constants, inputs = _read(function, latents, is_traced)
@@ -69,7 +69,7 @@ def elementwise_terms_of(
 ) -> tuple[AdditiveTerms, AdditiveTerms | None]:
     """Return arrays as functions of a few affine functions, and the terms of a number.
 
-    It is no part of a program that JAX traces.
+    The call must be no part of a program that JAX traces.
 
     :param function: of the latent vectors to a list of arrays, the last of which is the number.
     :return: the arrays as terms, and the number's, if it is a sum of such.

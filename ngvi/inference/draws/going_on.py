@@ -49,7 +49,7 @@ def way_on(result: Any, found: Any) -> str:
 
 
 def price_of_chains(result: Any, counts: Sequence[float]) -> str:
-    """Say what chains of these numbers of gradients take."""
+    """Say the price of chains: numbers of gradients, and seconds if these are known."""
     seconds = [seconds_of_chains(result, count) for count in counts]
     price = f", {' to '.join(map(two_digits, seconds))} s" if math.isfinite(seconds[0]) else ""
     return f"{' to '.join(map(two_digits, counts))} gradients{price}"
