@@ -1,9 +1,11 @@
 """Modes of the log density: ascents by L-BFGS from several points, which share the runs of a model.
 
 Each ascent is a generator that asks for the value and the gradient at its next point, and the
-points of all are evaluated together. Directions are those of the two-loop recursion
-(:mod:`~ngvi.optim.two_loop`), and the line search is a bisection for the weak Wolfe conditions
-(Nocedal and Wright, 2006, section 3.1), whose constants are theirs.
+points of all are evaluated together. Latents are in coordinates in which a given Gaussian is
+``N(0, I)``: near its mode L-BFGS then begins like Newton's method, whatever the latents' units.
+Directions are those of the two-loop recursion (:mod:`~ngvi.optim.two_loop`), and the line search is
+a bisection for the weak Wolfe conditions (Nocedal and Wright, 2006, section 3.1), whose constants
+are theirs.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ngvi.inference.draws.coordinates import Coordinates
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS, StartOptions
 from ngvi.inference.problem import Problem
@@ -52,30 +55,41 @@ def map_ascents(
     A call of the model may take as long at one point as at all of them. So the last quarter of the
     ascents is cut off after as many calls as the others took, or a quarter of the most steps.
 
-    :param state: which has the model's own parameters.
+    :param state: the Gaussian of the coordinates, with the model's own parameters.
     :param points: shape ``(N, d)``.
     :param is_known: whether a place, with this log density, belongs to a known optimum. There a
         negligible step ends an ascent. Elsewhere such steps may lead along a plain to a mode.
     """
-    climbs = [_Climb(problem, point, options, is_known) for point in points]
+    try:
+        own = Coordinates.of_fit(problem, state)
+    except ValueError:  # of a singular covariance
+        own = Coordinates.of_stddevs(problem, state)
+
+    def is_there(z: np.ndarray, value: float) -> bool:
+        return is_known(own.theta(z), value)
+
+    climbs = [_Climb(problem, z, options, is_there) for z in own.z(points)]
     ascents = [climb.run() for climb in climbs]
     asked, found = {index: next(one) for index, one in enumerate(ascents)}, {}
     calls, most = 0, math.inf
     while asked and calls < most:
-        answers = problem.objective.gradient(state, np.stack(list(asked.values())))
-        for index, value, gradient in zip(list(asked), *answers, strict=True):
-            try:
-                with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow
-                    asked[index] = ascents[index].send((float(value), gradient))
-            except StopIteration as end:
-                found[index] = end.value
-                del asked[index]
+        theta = own.theta(np.stack(list(asked.values())))
+        values, gradients = problem.objective.gradient(state, theta)
+        with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow
+            slopes = own.slope(gradients)
+            for index, value, slope in zip(list(asked), values, slopes, strict=True):
+                try:
+                    asked[index] = ascents[index].send((float(value), slope))
+                except StopIteration as end:
+                    found[index] = end.value
+                    del asked[index]
         calls += 1
         if calls == 1:
             few = len(asked) // 4  # of those with a density at their start
         if most == math.inf and len(asked) <= few:
             most = max(2 * calls, LEVELS.shrinkage * options.max_steps)
-    return [found.get(index) or climb.end(False) for index, climb in enumerate(climbs)]
+    ends = [found.get(index) or climb.end(False) for index, climb in enumerate(climbs)]
+    return [end._replace(mean=own.theta(end.mean)) for end in ends]
 
 
 class _Climb:

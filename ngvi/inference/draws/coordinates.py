@@ -47,10 +47,7 @@ class Coordinates(NamedTuple):
         :raises ValueError: if rounding has taken the rank of the covariance.
         """
         if problem.space.dim > MAX_DENSE or problem.space.noise_dim > problem.space.dim:
-            sds = map(
-                problem.space.numbers, problem.space.all_stddevs(problem.space.families(state))
-            )
-            return cls(problem.space.mean(state), np.concatenate([*sds]))
+            return cls.of_stddevs(problem, state)
         ends = np.vstack([np.eye(problem.space.dim), -np.eye(problem.space.dim)])
         theta = to_own(problem.space.draw(state, ends)[0])
         ends = theta.reshape(2, len(theta) // 2, -1)
@@ -59,6 +56,12 @@ class Coordinates(NamedTuple):
         if np.linalg.matrix_rank(rows) < len(rows):
             raise ValueError("the covariance of the fit is singular at the numbers' precision")
         return cls(theta.mean(0), scale)
+
+    @classmethod
+    def of_stddevs(cls, problem: Problem, state: State) -> Coordinates:
+        """Return those in which each latent of a Gaussian is ``N(0, 1)``."""
+        sds = map(problem.space.numbers, problem.space.all_stddevs(problem.space.families(state)))
+        return cls(problem.space.mean(state), np.concatenate([*sds]))
 
     def theta(self, z: np.ndarray) -> np.ndarray:
         """Return latent vectors ``(..., d)``."""
