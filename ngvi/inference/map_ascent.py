@@ -1,11 +1,11 @@
 """Modes of the log density: ascents by L-BFGS from several points, which share the runs of a model.
 
 Each ascent is a generator that asks for the value and the gradient at its next point, and the
-points of all are evaluated together. Latents are in coordinates in which a given Gaussian is
-``N(0, I)``: near its mode L-BFGS then begins like Newton's method, whatever the latents' units.
-Directions are those of the two-loop recursion (:mod:`~ngvi.optim.two_loop`), and the line search is
-a bisection for the weak Wolfe conditions (Nocedal and Wright, 2006, section 3.1), whose constants
-are theirs.
+points of all are evaluated together. Directions are those of the two-loop recursion
+(:mod:`~ngvi.optim.two_loop`), from a given Gaussian's covariance where an ascent is as near to its
+mode as draws are: there a step is then one of Newton's method, whatever the latents' units. The
+line search is a bisection for the weak Wolfe conditions (Nocedal and Wright, 2006, section 3.1),
+whose constants are theirs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def map_ascents(
     A call of the model may take as long at one point as at all of them. So the last quarter of the
     ascents is cut off after as many calls as the others took, or a quarter of the most steps.
 
-    :param state: the Gaussian of the coordinates, with the model's own parameters.
+    :param state: the Gaussian, and the model's own parameters.
     :param points: shape ``(N, d)``.
     :param is_known: whether a place, with this log density, belongs to a known optimum. There a
         negligible step ends an ascent. Elsewhere such steps may lead along a plain to a mode.
@@ -64,41 +64,40 @@ def map_ascents(
         own = Coordinates.of_fit(problem, state)
     except ValueError:  # of a singular covariance
         own = Coordinates.of_stddevs(problem, state)
-
-    def is_there(z: np.ndarray, value: float) -> bool:
-        return is_known(own.theta(z), value)
-
-    climbs = [_Climb(problem, z, options, is_there) for z in own.z(points)]
+    climbs = [_Climb(problem, own, point, options, is_known) for point in points]
     ascents = [climb.run() for climb in climbs]
     asked, found = {index: next(one) for index, one in enumerate(ascents)}, {}
     calls, most = 0, math.inf
     while asked and calls < most:
-        theta = own.theta(np.stack(list(asked.values())))
-        values, gradients = problem.objective.gradient(state, theta)
-        with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow
-            slopes = own.slope(gradients)
-            for index, value, slope in zip(list(asked), values, slopes, strict=True):
-                try:
-                    asked[index] = ascents[index].send((float(value), slope))
-                except StopIteration as end:
-                    found[index] = end.value
-                    del asked[index]
+        answers = problem.objective.gradient(state, np.stack(list(asked.values())))
+        for index, value, gradient in zip(list(asked), *answers, strict=True):
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):  # beside an overflow
+                    asked[index] = ascents[index].send((float(value), gradient))
+            except StopIteration as end:
+                found[index] = end.value
+                del asked[index]
         calls += 1
         if calls == 1:
             few = len(asked) // 4  # of those with a density at their start
         if most == math.inf and len(asked) <= few:
             most = max(2 * calls, LEVELS.shrinkage * options.max_steps)
-    ends = [found.get(index) or climb.end(False) for index, climb in enumerate(climbs)]
-    return [end._replace(mean=own.theta(end.mean)) for end in ends]
+    return [found.get(index) or climb.end(False) for index, climb in enumerate(climbs)]
 
 
 class _Climb:
     """Ascent from one point."""
 
     def __init__(
-        self, problem: Problem, start: np.ndarray, options: StartOptions, is_known: Callable
+        self,
+        problem: Problem,
+        own: Coordinates,
+        start: np.ndarray,
+        options: StartOptions,
+        is_known: Callable,
     ) -> None:
-        self.problem, self.options, self.place, self.is_known = problem, options, start, is_known
+        self.problem, self.own, self.options = problem, own, options
+        self.place, self.is_known = start, is_known
         self.value, self.slope = -math.inf, np.zeros(len(start))
         self.pairs: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -173,5 +172,9 @@ class _Climb:
         curvature = np.einsum("ij,ij->i", steps, ys)
         used = curvature > 0
         weights = np.where(used, 1.0 / np.where(used, curvature, 1.0), 0.0)
-        scale = curvature[-1] / float(ys[-1] @ ys[-1]) if used[-1] else 1.0
-        return two_loop(Pairs(steps, ys, steps, ys, weights), self.slope, lambda rest: scale * rest)
+        natural = self.own.natural
+        is_near = self.slope @ natural(self.slope) <= len(self.slope)
+        metric = natural if is_near else np.asarray
+        scale = curvature[-1] / float(ys[-1] @ metric(ys[-1])) if used[-1] else 1.0
+        pairs = Pairs(steps, ys, steps, ys, weights)
+        return two_loop(pairs, self.slope, lambda rest: scale * metric(rest))

@@ -78,6 +78,11 @@ class Coordinates(NamedTuple):
         """Return gradients in these coordinates."""
         return gradient @ self.scale if self.scale.ndim > 1 else gradient * self.scale
 
+    def natural(self, gradient: np.ndarray) -> np.ndarray:
+        """Return natural gradients: the covariance ``scale scale'`` times gradients."""
+        slope = self.slope(gradient)
+        return slope @ self.scale.T if self.scale.ndim > 1 else slope * self.scale
+
     def adapted(
         self, z: np.ndarray, slopes: np.ndarray, left: float = 1.0
     ) -> tuple[Coordinates, float]:
