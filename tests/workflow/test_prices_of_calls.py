@@ -27,7 +27,7 @@ CALLS = {
     "to_arviz": lambda result, path: result.to_arviz(num_samples=150),
     "update": lambda result, path: result.update(*result.args),
     "whitened_density": lambda result, path: result.whitened_density(),
-    "with_draws": lambda result, path: result.with_draws("gaussian"),
+    "with_draws": lambda result, path: result.with_draws("corrected"),
     "without": lambda result, path: result.without(0),
 }
 

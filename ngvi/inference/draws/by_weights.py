@@ -105,11 +105,13 @@ class ByWeights:
         if is_enough or asked in (GAUSSIAN, NUTS) or self.why_no_density:
             return best
         is_large, is_hopeless = self.result.dim > MAX_LATENTS, pilot.share < HOPELESS
-        needed = (ROUNDS * NUM_DRAWS + FIRST_DRAWS) * self.result.cost.prices.draw
-        is_long = needed > min(self._most_seconds(), FREE + seconds_of_chains(self.result))
+        needed = ROUNDS * NUM_DRAWS + FIRST_DRAWS
+        seconds = needed * self.result.cost.prices.draw
+        is_long = seconds > min(self._most_seconds(), FREE + seconds_of_chains(self.result))
         is_vain = is_large or is_hopeless or is_long or bool(best.accuracy.fault)
         if asked == AUTO and is_vain:
             return best
+        say_price(self.result, "correction by weights", needed)
         found = self._corrected(pilot)
         is_better = asked == CORRECTED or found.accuracy.is_accurate or self.has_mixture
         return found if is_better else min((found, best), key=order)
@@ -123,9 +125,11 @@ class ByWeights:
         accuracy = self._accuracy(found, True)
         is_blind = not accuracy.is_accurate or bool(self.others)
         if is_blind and isinstance(proposal, JointTails) and self._may_spread(proposal):
+            say_price(self.result, "correction by a mixture", SPREADS * FIRST_DRAWS + MOST_DRAWS)
             found, of_what = self._of_mixture(proposal, found), " of a mixture"
             accuracy = self._accuracy(found, True)
         while more := self._num_more(found, accuracy, bool(of_what)):
+            say_price(self.result, "correction by more draws", more)
             found = found.joined(proposal.weighed(more, self.rng))
             accuracy = self._accuracy(found, True)
         self.has_mixture = bool(of_what) and found.effective >= ENOUGH_DRAWS
