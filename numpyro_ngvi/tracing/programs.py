@@ -345,6 +345,8 @@ def _of_library(function: Any) -> Hashable:
     """Return a function of JAX's own, with what it holds; others may hold anything."""
     if not _is_of_jax(function):
         raise _UnseenError
+    if hasattr(own := getattr(function, "__self__", None), "transforms"):  # of a function's wrapper
+        return function.__func__, _frozen((own.f, own.transforms))
     if "<locals>" not in function.__qualname__:
         return function
     if not isinstance(function, types.FunctionType) or function.__kwdefaults__:

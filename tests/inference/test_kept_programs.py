@@ -261,3 +261,20 @@ def test_a_rule_that_is_corrected_counts():
     assert not wrong.converged
     assert right.converged
     assert right.family.loc[0] == pytest.approx(1.6, abs=1e-3)
+
+
+def test_an_equation_of_motion_inside_of_a_model_is_known_again():
+    """JAX wraps it anew at each run; the numbers that it holds differ or not."""
+    from jax.experimental.ode import odeint
+
+    def solved(rate):
+        def slope(y, t, a):
+            return -a * rate * y
+
+        def model(a):
+            return odeint(slope, jax.numpy.ones(2), jax.numpy.arange(3.0), a)
+
+        return what_it_does(jax.make_jaxpr(model)(1.0).jaxpr)
+
+    assert solved(1.0) == solved(1.0) is not None
+    assert solved(1.0) != solved(2.0)
