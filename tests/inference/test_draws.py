@@ -508,7 +508,7 @@ def test_whatever_draws_is_of_one_posterior_within_three_standard_errors(ppl, ma
     np.testing.assert_array_equal(limits, held.accuracy.limits)
 
 
-def test_of_doubtful_draws_chains_that_agree_are_better_than_the_gaussian():
+def test_chains_are_better_than_draws_without_a_limit_and_than_the_gaussian_if_they_agree():
     def of(method, limit, fault=""):
         errors = np.full((2, 1), limit)
         return diagnostics.Diagnostics(method, Accuracy(("x",), errors, errors, fault), "made")
@@ -519,8 +519,9 @@ def test_of_doubtful_draws_chains_that_agree_are_better_than_the_gaussian():
     assert best(of("gaussian", 0.3), of("nuts", np.inf)) == "nuts"
     assert best(of("corrected", np.inf), of("nuts", np.inf)) == "nuts"
     assert best(of("corrected", 0.2), of("nuts", 0.3)) == "corrected"
-    for limit, better in ((0.3, "gaussian"), (np.inf, "nuts")):
-        assert best(of("gaussian", limit), of("nuts", 0.2, "they do not agree")) == better
+    for method in ("gaussian", "corrected"):
+        for limit, better in ((0.3, method), (np.inf, "nuts")):
+            assert best(of(method, limit), of("nuts", 0.2, "they do not agree")) == better
 
 
 @pytest.mark.parametrize("price", [0.01, float("nan")])

@@ -78,11 +78,11 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
 def best_of(chains: Diagnostics, others: Diagnostics) -> Diagnostics:
     """Return the better ones of draws of chains, and of others that are not accurate.
 
-    The weights of a Gaussian that is far off hide how far: chains that agree are better, and any
-    chains are where they have no limit.
+    The weights of a Gaussian that is far off hide how far: chains that agree are better than the
+    Gaussian, and any chains are better than draws without a limit.
     """
     is_unknown = math.isinf(others.accuracy.worst_limit)
-    if others.method == GAUSSIAN and (is_unknown or not chains.accuracy.fault):
+    if is_unknown or (others.method == GAUSSIAN and not chains.accuracy.fault):
         return chains
     return min((chains, others), key=order)
 
