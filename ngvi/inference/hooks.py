@@ -109,9 +109,11 @@ class Hooks(Protocol):
         :param wanted: ``"log_likelihood"``, ``"predictive"`` and ``"prior"``.
         """
 
-    def seconds_of_run(self, result: Any) -> float:
-        """Return the seconds of a run of the model where each draw has its own, else zero."""
-        return 0.0
+    def seconds_of_run(self, result: Any, run: Run | None = None) -> float:
+        """Return the seconds of a run of the model for each draw, zero if not known.
+
+        :param run: its arguments; None for those of the fit.
+        """
 
     def out_of_bounds(self, result: Any) -> str:
         """Say which indices go beyond an array's end without an error, if any do."""

@@ -74,6 +74,12 @@ def say_price(
         )
 
 
+def say_compilation(result: Any, what: str, programs: int) -> None:
+    """Log what the compilation of as many programs takes at most, before a call knows the rest."""
+    if seconds := programs * _known(result.cost.prices.program):
+        LOGGER.info("%s: compilation takes as much as %.2g s", what, seconds)
+
+
 def num_affordable(result: Any, wanted: int, left: float = math.inf) -> int:
     """Return how many draws of a result are evaluated: as many as wanted, or as its part pays for.
 

@@ -120,8 +120,9 @@ class FitResult(WithRows):
         """
         num_samples, key = check_count(num_samples, "num_samples"), self._key(PREDICTIVE, kwargs)
         check_predictive(self.predictive, self.model, args, kwargs, self.args)
-        say_price(self, "predictive", num_samples, of_run=self._ppl.seconds_of_run(self))
         run = (args, kwargs) if args or kwargs else None
+        of_run = self._ppl.seconds_of_run(self, run if new_groups is None else None)
+        say_price(self, "predictive", num_samples, of_run=of_run)
         chains.warn_if_other(self)
         found = self._ppl.predictions(self, new_groups, run, num_samples, key)
         return {name: value for name, value in found.items() if np.prod(value.shape[1:])}
@@ -151,7 +152,9 @@ class FitResult(WithRows):
         """
         num_samples, key = check_count(num_samples, "num_samples"), self._key(GROUPS, kwargs)
         check_predictive(self.sample_groups, self.model, args, kwargs, self.args)
-        return self._ppl.group_draws(self, guide_for_groups(self), num_samples, (args, kwargs), key)
+        guide = guide_for_groups(self)
+        say_price(self, "sample_groups", num_samples)
+        return self._ppl.group_draws(self, guide, num_samples, (args, kwargs), key)
 
     def _key(self, purpose: int, kwargs: dict[str, Any]) -> Any:
         """Take the options of a random key out of the model's keyword arguments."""

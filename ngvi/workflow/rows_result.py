@@ -21,7 +21,7 @@ from ngvi.inference.estimate import State
 from ngvi.inference.first_look import check_seen
 from ngvi.inference.hooks import SAMPLE
 from ngvi.inference.posterior import to_numpy
-from ngvi.inference.prices import num_affordable, say_price
+from ngvi.inference.prices import num_affordable, say_compilation, say_price
 from ngvi.inference.problem import Problem
 from ngvi.inference.result import KEPT
 from ngvi.inference.verdict.outcome import LOCAL
@@ -79,7 +79,7 @@ def of_rows(
         known = known_target(result, what, *found)
         target = known.target
         of_sites = num_of_sites(target, known.q)
-        say_price(result, what, evaluations or of_sites, gradients, PROGRAMS_OF_ROWS)
+        say_price(result, what, evaluations or of_sites, gradients, 0)
         with target.rows.running():
             of_latents = functools.partial(depends, target, known.q)
             yield known, make_units(target.rows, plate, known.latents, of_latents)
@@ -156,7 +156,7 @@ def climbed(new: Any, old: Any, q: DenseGaussian, what: str) -> Any:
     start_time = time.perf_counter()
     with new._at_model() as found:
         target = known_target(new, what.partition("(")[0], *found).target
-        say_price(new, what, DEFAULTS.num_joint, gradients_of_steps(q), PROGRAMS_OF_ROWS)
+        say_price(new, what, DEFAULTS.num_joint, gradients_of_steps(q), 0)
         with target.rows.running():
             steps = climb(target, q)
     if steps is None:
@@ -186,6 +186,7 @@ def known_target(result: Any, what: str, problem: Problem, state: State) -> Know
     made_of = result.model, result.args, result.kwargs, result.params, result.change
     known = vars(result).pop(KEPT, None)
     if known is None or not all(map(operator.is_, made_of, known.made_of)):
+        say_compilation(result, what, PROGRAMS_OF_ROWS)
         known = KnownTarget(*_made_target(result, what, problem, state), made_of)
     dim = known.q.dim
     if dim * max(dim, len(known.target.weights)) <= DEFAULTS.numbers_at_once:

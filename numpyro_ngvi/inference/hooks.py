@@ -110,7 +110,7 @@ class Hooks(shared.Hooks):
         return ModelRows((result.model, result.guide, result.args, result.kwargs), *own)
 
     def predictions(self, result: Any, *asked: Any) -> dict[str, jax.Array]:
-        return predictions(result, *asked)
+        return jax.block_until_ready(predictions(result, *asked))
 
     def groups(
         self, result: Any, draws: dict[str, jax.Array], wanted: dict[str, bool]
@@ -119,6 +119,12 @@ class Hooks(shared.Hooks):
         own = not_gaussian(result.params)
         runs = ModelRuns(result.model, own, result.args, result.kwargs, keys)
         return ArvizGroups.of_runs(runs, draws, wanted)
+
+    def seconds_of_run(self, result: Any, run: shared.Run | None = None) -> float:
+        # All draws are one program, which takes as long as its data.
+        of_fit = result.args, result.kwargs
+        sizes = [sum(map(np.size, jax.tree.leaves(one))) for one in (run or of_fit, of_fit)]
+        return float(result.cost.prices.draw * sizes[0] / max(sizes[1], 1))
 
     def out_of_bounds(self, result: Any) -> str:
         return out_of_bounds(result.model, result.args, result.kwargs)

@@ -150,15 +150,15 @@ class Hooks(shared.Hooks):
             return ArvizGroups.of_runs(runs, draws, wanted)
 
     @torch.no_grad()
-    def seconds_of_run(self, result: Any) -> float:
-        runs, seconds = ModelRuns(result.model, result.args, result.kwargs), []
-        with own_parameters(result), repeatable_noise():
+    def seconds_of_run(self, result: Any, run: shared.Run | None = None) -> float:
+        runs, seconds = ModelRuns(result.model, *(run or (result.args, result.kwargs))), []
+        with own_parameters(result), repeatable_noise(), contextlib.suppress(Exception):
             latents = {name: draw[0] for name, draw in self.draws(result, 1, None).items()}
             for _ in range(2):  # the first may import
                 start = time.perf_counter()
                 runs.first(latents)
                 seconds.append(time.perf_counter() - start)
-        return min(seconds)
+        return min(seconds, default=0.0)  # of arguments that are wrong, as the call says
 
     # -- NUTS -------------------------------------------------------------------------
 

@@ -126,6 +126,18 @@ def test_draws_that_have_runs_of_their_own_are_priced_by_a_run(pyro_backend, cap
         assert 0.02 * runs <= seconds < 0.04 * runs
 
 
+def test_a_prediction_is_priced_by_its_own_rows(numpyro_backend, caplog):
+    known = {"cost": Cost(400, 0, 300, prices=Prices(value=1e-3)), "seconds": 60.0}
+    at, data = (np.array([0.2, 0.6]), 0.4 * np.eye(2)), map(numpyro_backend.array, (X, Y))
+    made = result(numpyro_backend, model_of(numpyro_backend, abs), tuple(data), at=at, **known)
+    caplog.set_level(logging.INFO, "ngvi")
+    for count, seconds in ((5, 0.02), (5_000, 10.0)):
+        caplog.clear()
+        made.predictive(numpyro_backend.array(np.linspace(-1.0, 1.0, count)), num_samples=20)
+        said = [one.args[2] for one in caplog.records if "at most" in one.msg]
+        np.testing.assert_allclose(said, [seconds])
+
+
 def test_a_price_has_compilation_in_it(ppl, caplog):
     fitted = ppl.fit(model_of(ppl, lambda rate: rate), ppl.array(X), ppl.array(Y), draws="gaussian")
     caplog.set_level(logging.INFO, "ngvi")
