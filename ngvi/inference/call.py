@@ -33,6 +33,7 @@ from ngvi.inference.mode_centred import (
 )
 from ngvi.inference.monitor import COMPONENTS, DRAWS
 from ngvi.inference.multistart import MultiStart
+from ngvi.inference.prices import FREE
 from ngvi.inference.problem import Problem
 from ngvi.inference.request import FitArguments, check_same_latents, check_start, warn_of_names
 from ngvi.inference.saved.checkpoint import Checkpoint
@@ -241,7 +242,8 @@ class FitCall:
                 state = problem.space.initial
             ready, outcome, problem = self._fitted(ready, problem, state)
         starts = outcome.search and outcome.search.starts  # none of a mixture
-        cut_off = starts.cut_off() if starts else ""
+        has_time = outcome.ending is not Ending.TIME_LIMIT
+        cut_off = starts.cut_off(has_time) if starts else ""
         parts, why = self.ppl.gaussians(ready.guide), ready.error or self._why_no_start(outcome)
         result = self.result_type(
             model=ready.model,
@@ -280,10 +282,14 @@ class FitCall:
             vars(result)["diagnostics"] = undefined("the fit has no start")
         elif outcome.is_endless and not problem.space.has_model_parameters:
             vars(result)["diagnostics"] = undefined("the posterior runs away without limit")
+        left = self.request.time_limit - self.request.seconds
+        is_long = result.cost.prices.program > max(left, FREE) or not math.isfinite(result.bound)
+        if outcome.ending is Ending.TIME_LIMIT and is_long:
+            why = "time_limit= is over before the draws: result.with_draws() judges them"
+            vars(result)["diagnostics"] = undefined(why)
         if self.given.draws == GAUSSIAN or "diagnostics" in vars(result):
             return
         self.monitor.phase = DRAWS
-        left = self.request.time_limit - self.request.seconds
         with contextlib.suppress(KeyboardInterrupt):  # they are made when they are asked for
             vars(result)["diagnostics"] = made(
                 result, self.given.draws, left, has_ended=outcome.ending is None

@@ -29,8 +29,9 @@ from ngvi.inference.request import FitArguments
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.outcome import BY_MODES, CERTIFIED, Ending, Outcome
 
-#: The bound of locals by their modes where these would be searched for through a loop.
+#: The bound of locals by their modes where these would be searched for through a loop, or late.
 NOT_TRIED = "not known: each step to the modes runs the model's loop; reparametrize=True does so"
+TOO_LATE = "not known: half of time_limit= was over before the first step to the modes"
 #: Arguments of ``fit`` that leave no choice of the latents' coordinates.
 NO_CHOICE = "guide", "init", "family", "curvature", "batches"
 
@@ -97,9 +98,11 @@ def alone(first: Any, call: Any) -> Attempt | None:
     :param call: the :class:`~ngvi.inference.call.FitCall`.
     :return: nothing where there is none.
     """
-    reparametrize = call.reparametrize
+    reparametrize, late = call.reparametrize, Attempt(None, None, False, TOO_LATE)
     if not may_gain(first, reparametrize):
         return None
+    if _is_late(call):
+        return late
     try:
         second = call.set_up_by_modes(first)
     except ValueError:  # the model has no such locals, or the other fit says what is wrong with it
@@ -108,6 +111,8 @@ def alone(first: Any, call: Any) -> Attempt | None:
         return _failed(error)
     if not second.has_start:
         return None
+    if _is_late(call):
+        return late
     most = math.inf if reparametrize is True else LEVELS.worth
     try:
         outcome = call.optimise(second.problem, is_good=lambda optimum: missed(optimum) < most)
@@ -166,6 +171,12 @@ def compared(first: Any, outcome: Outcome, at_first: Attempt, call: Any) -> tupl
     other.optimum.trace = outcome.optimum.trace.then(other.optimum.trace)
     kept = dataclasses.replace(other, exploration=outcome.exploration, mixture=outcome.mixture)
     return second, dataclasses.replace(kept, by_modes=words, second=outcome.optimum)
+
+
+def _is_late(call: Any) -> bool:
+    """Return whether there is no time for the programs of modes, which nobody has asked for."""
+    request = call.request
+    return call.reparametrize is not True and request.seconds > 0.5 * request.time_limit
 
 
 def _failed(error: Exception) -> Attempt:

@@ -117,12 +117,12 @@ class Monitor:
             raise TimeLimitReached
 
     def look_at_clock(self, needed: float) -> None:
-        """Once there is a step to keep.
+        """Begin nothing that does not end in time; before the first step, nothing once it is over.
 
         :param needed: seconds of what is to begin, and of what must follow it.
         :raises TimeLimitReached: if there is less time left.
         """
-        if self.num_steps and self.seconds + needed > self.time_limit:
+        if self.seconds + (needed if self.num_steps else 0.0) > self.time_limit:
             raise TimeLimitReached
 
     def finish(self, verdict: str, bound: float, error: float) -> None:

@@ -179,9 +179,13 @@ class Starts:
             points = np.concatenate([self.prior.draws, points])
         return points, self.problem.objective.log_density(space.initial, points)
 
-    def cut_off(self) -> str:
-        """Say at which part of the prior a distribution is not defined; or nothing."""
-        _ = self.prior  # which effort="quick" and minibatches have not asked for
+    def cut_off(self, has_time: bool = True) -> str:
+        """Say at which part of the prior a distribution is not defined; or nothing.
+
+        :param has_time: to draw the prior, which effort="quick" and minibatches have not done.
+        """
+        if has_time:
+            _ = self.prior
         what = max(self.outside, key=self.outside.__getitem__, default="")
         if not what or self.outside[what] <= 1 - LEVELS.confidence:
             return ""

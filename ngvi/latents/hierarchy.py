@@ -240,8 +240,8 @@ class _LocalsSearch:
                 for other, mine in coordinates.items():
                     gap = self._gap(self.plates[other], plates, scale, products[:, mine])
                     if gap > 0.0:
-                        size = np.abs(products[0, own]).max() * self._curvature(other)
-                        if gap > self.rounding * size**0.5:
+                        sizes = np.abs(products[0, own]).max(), self._curvature(other)
+                        if gap > self.rounding * np.prod(np.sqrt(sizes)):
                             return other, name
         return None
 

@@ -541,3 +541,19 @@ def test_minibatches_and_lists_are_refused_with_the_way_out(ppl):
     fitted = result(ppl, two_latents(ppl), guide=guide, gaussian=gaussian, at=at)
     with pytest.raises(ValueError, match="not a NaturalGaussianGuide"):
         fitted.nuts()
+
+
+def test_a_limit_ends_chains_at_once_and_takes_no_draws_away(rng):
+    """A transition of short steps may take a thousand gradients."""
+    own = Coordinates(np.zeros(5), np.eye(5))
+    place = Place(Wide(np.ones(5)), None, own, rng.standard_normal((8, 5)))
+    late = Sampler(place, np.zeros(8, int), rng, lambda: True)
+    with pytest.raises(ValueError, match="before each chain had 4 draws"):
+        late.warm_up(NutsRequest())
+    is_late: list = []
+    sampler = Sampler(place, np.zeros(8, int), rng, lambda: bool(is_late))
+    sampler.warm_up(NutsRequest())
+    found = sampler.run(30)
+    is_late.append(True)
+    assert not sampler.moved(found._replace(diverged=found.steps > 0))
+    np.testing.assert_array_equal(sampler.run(30).z, found.z)

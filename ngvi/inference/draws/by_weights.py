@@ -109,7 +109,7 @@ class ByWeights:
         seconds = needed * self.result.cost.prices.draw
         is_long = seconds > min(self._most_seconds(), FREE + seconds_of_chains(self.result))
         is_vain = is_large or is_hopeless or is_long or bool(best.accuracy.fault)
-        if asked == AUTO and is_vain:
+        if seconds > self.left or (asked == AUTO and is_vain):
             return best
         say_price(self.result, "correction by weights", needed)
         found = self._corrected(pilot)

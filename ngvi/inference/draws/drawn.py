@@ -37,6 +37,7 @@ from ngvi.inference.draws.going_on import (
 )
 from ngvi.inference.draws.nuts import run_until
 from ngvi.inference.draws.others import TOO_LITTLE, with_others
+from ngvi.inference.draws.trajectories import TooFewDrawsError
 from ngvi.inference.monitor import LOGGER
 
 #: Seconds of chains, as a part of the fit's.
@@ -108,9 +109,9 @@ def _by_nuts(
         LOGGER.info("draws by NUTS: about %s", price)
         chains = run_until(result, seed, MOST_GRADIENTS, deadline, known=makes.weighed)
     except ValueError as error:
-        if asked == NUTS:
+        if asked == NUTS and not isinstance(error, TooFewDrawsError):
             raise
-        fault = found.accuracy.fault or f"no chains can begin: {error}"
+        fault = found.accuracy.fault or f"no chains of NUTS: {error}"
         return dataclasses.replace(found, accuracy=dataclasses.replace(found.accuracy, fault=fault))
     result.cost.gradients += chains.num_gradients
     count, each = chains.latents.shape[:2]

@@ -177,13 +177,12 @@ def run_until(
 ) -> NutsResult:
     """Run chains until their draws are accurate, or a limit is reached.
 
-    Four draws of each chain are made in any case.
-
     :param limit_gradients: the most gradients.
     :param deadline: by ``time.perf_counter()``.
     :param request: what the user asks for; with ``num_samples`` each chain has as many draws.
     :param known: draws by weights at which chains may begin.
-    :raises ValueError: if the log density is finite at no draw of the Gaussian.
+    :raises ValueError: if the log density is finite at no draw of the Gaussian, or the limit comes
+        before each chain has four draws.
     """
     request, rng = request or NutsRequest(), np.random.default_rng(seed)
     bar = tqdm(desc="nuts", unit=" gradients", disable=not request.progress_bar)

@@ -14,7 +14,12 @@ from ngvi.inference.draws.accuracy import ENOUGH_DRAWS, Accuracy
 from ngvi.inference.draws.chains import effective_draws
 from ngvi.inference.draws.coordinates import WORTH, Coordinates
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.trajectories import StepSize, Trajectories, rectangle
+from ngvi.inference.draws.trajectories import (
+    StepSize,
+    TooFewDrawsError,
+    Trajectories,
+    rectangle,
+)
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Prices, Problem
@@ -173,29 +178,34 @@ class Sampler:
         :param found: all draws after the warm-up, as :meth:`run` returns them.
         """
         before = vars(self).copy()
-        if not (self._ways and self._ways[0](found)):
-            return _is_spoilt(found) and self._shortens_steps(found.z[:, -1])
-        del self._ways[0]  # also if all else is taken back
-        pilot, is_better = self.run(ROUND), _is_spoilt(found)
-        if _is_spoilt(pilot) == is_better:
-            price = 1.0 if self.place is before["place"] else BY_MODES
-            is_better = _worth(pilot) > WORTH * price * _worth(found)
-        is_better = is_better and not self._is_over()
+        try:
+            is_better = self._is_better_anew(found) and not self._is_over()
+        except TooFewDrawsError:
+            is_better = False
         if not is_better:
             vars(self).update(before)
         return is_better
 
+    def _is_better_anew(self, found: Any) -> bool:
+        """Begin anew, and tell whether a gradient is worth more than it was."""
+        place = self.place
+        if not (self._ways and self._ways[0](found)):
+            return _is_spoilt(found) and self._shortens_steps(found.z[:, -1])
+        del self._ways[0]  # also if all else is taken back
+        pilot = self.run(ROUND)
+        if _is_spoilt(pilot) != _is_spoilt(found):
+            return _is_spoilt(found)
+        price = 1.0 if self.place is place else BY_MODES
+        return _worth(pilot) > WORTH * price * _worth(found)
+
     def _shortens_steps(self, theta: np.ndarray) -> bool:
-        """Begin anew with shorter steps, if these can be and there is time."""
-        before = vars(self).copy()
+        """Begin anew with shorter steps, if these can be."""
         if not self._aims_higher():
             return False
         self._theta = theta
         chains = self._window(ROUND)
         self._chains = chains if self._jumps is None else None
-        if is_over := self._is_over():
-            vars(self).update(before)
-        return not is_over
+        return True
 
     def _elsewhere(self, other: Place, found: Any) -> bool:
         """Go to the other latents, where draws are worth little."""

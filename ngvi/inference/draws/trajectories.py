@@ -28,6 +28,10 @@ FEWEST = 4
 Gradient = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
+class TooFewDrawsError(ValueError):
+    """Time or gradients are over before each chain has a few draws."""
+
+
 class Draw(NamedTuple):
     """The end of one transition of a chain."""
 
@@ -79,12 +83,14 @@ class Trajectories:
     def run(self, count: int, is_over: Callable[[], Any]) -> None:
         """Go on until each chain has as many draws.
 
-        :param is_over: asked after each pass: whether four of each chain are enough.
+        :param is_over: asked after each pass: whether to stop.
+        :raises TooFewDrawsError: if that is before each chain has four, or as many.
         """
-        least = min(count, FEWEST)
-        while (done := min(map(len, self.draws))) < count:
+        while min(map(len, self.draws)) < count:
             self._pass()
-            if is_over() and done >= least:
+            if is_over():
+                if min(map(len, self.draws)) < min(count, FEWEST):
+                    raise TooFewDrawsError(f"the limit came before each chain had {FEWEST} draws")
                 break
 
     def _begin(self, chains: np.ndarray) -> None:

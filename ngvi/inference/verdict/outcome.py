@@ -179,7 +179,9 @@ def in_words(
         beside = optimum.certificate.beside
         return "; ".join(filter(None, [f"{within} ({limit})", beside, _images(optimum), others]))
     if outcome.ending is not None:
-        return f"{outcome.ending.value} with the bound {left}. Go on with fit(..., init=result)"
+        has_begun = math.isfinite(optimum.validation.bound)
+        where = f"with the bound {left}" if has_begun else "before the first step"
+        return f"{outcome.ending.value} {where}. Go on with fit(..., init=result)"
     if optimum.is_certified:
         return f"{_limit(optimum, tolerance)}. Go on with fit(..., init=result)"
     if BEYOND_PRECISION * tolerance < rounding < math.inf:
