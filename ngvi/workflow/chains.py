@@ -15,9 +15,11 @@ from ngvi._warn import warn
 from ngvi.inference.arguments import AUTO, CORRECTED, GAUSSIAN
 from ngvi.inference.draws import nuts
 from ngvi.inference.draws.conditions import check_density
+from ngvi.inference.draws.going_on import MOST_GRADIENTS, USUAL_GRADIENTS, price_of_chains
 from ngvi.inference.draws.nuts import NutsResult, WhitenedDensity
 from ngvi.inference.draws.sampler import NutsRequest
 from ngvi.inference.estimate import State
+from ngvi.inference.monitor import LOGGER
 from ngvi.inference.options import LEVELS
 from ngvi.inference.posterior import to_numpy
 from ngvi.inference.problem import Problem
@@ -30,6 +32,7 @@ from ngvi.workflow.arviz import Labels
 def by_nuts(result: Any, request: NutsRequest, key: Any) -> NutsResult:
     """Return draws of NUTS that begins at a result; see ``nuts``."""
     check_whitened(result)
+    LOGGER.info("nuts: about %s", price_of_chains(result, (USUAL_GRADIENTS, MOST_GRADIENTS)))
     found = nuts.run_until(result, result._ppl.seed_of(key), request=request)
     if not found.accuracy.is_accurate:
         warn(f"The draws of these chains are doubtful: {found.accuracy.words}.")

@@ -52,6 +52,7 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
     :param has_ended: whether the fit has: else no chains go on from there.
     """
     start = time.perf_counter()
+    deadline = start + seconds
     with result._at_end() as (problem, state):
         rng = np.random.default_rng(result._ppl.seed_of_diagnostics(result))
         makes = ByWeights(result, problem, state, rng, seconds)
@@ -62,7 +63,7 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
             found = dataclasses.replace(found, accuracy=accuracy)
         result.cost = dataclasses.replace(result.cost)
         result.cost.share(problem.objective.cost)
-    seconds = start + seconds - time.perf_counter() if has_ended else 0.0
+    seconds = deadline - time.perf_counter() if has_ended else 0.0
     if asked == AUTO:  # also a limit for chains, whose gradients may take longer than the fit's
         seconds = min(seconds, max(LEAST_SECONDS, TIMES_THE_FIT * result.seconds))
     is_told = found.accuracy.is_accurate or TOO_LITTLE in found.accuracy.fault
@@ -71,6 +72,10 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
         found = _by_nuts(result, found, asked, time.perf_counter() + seconds, makes)
     result.seconds += time.perf_counter() - start
+    left, is_accurate = deadline - time.perf_counter(), found.accuracy.is_accurate
+    if not is_accurate and left < seconds_of_chains(result) < math.inf:
+        how = f"{found.how}, for want of time (time_limit=)"
+        found = dataclasses.replace(found, how=how)
     if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
         warn(f"The draws are doubtful: {found.accuracy.words}. {way}")
     return found
