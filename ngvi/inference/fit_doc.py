@@ -53,7 +53,7 @@ result then has a dummy latent ``"_no_latents"``, a standard normal.
     validation and the report: each keeps enough time for 200 draws, at most a fifth of the limit.
     The fit stops after the step or compilation in which the limit is reached. It keeps the best
     result so far; an optimum that was already checked keeps its verdict. Ctrl-C does the same.
-    Chains of NUTS that have fewer than four draws each then are left out, which the report says.
+    Chains of NUTS with fewer than four draws each are left out then, and the report says so.
 :param callback: a function called after each step with the number of steps, the bound over the
     step's draws and its estimated distance to the optimum, both in nats. If it returns True, or
     raises ``StopIteration``, the fit stops and keeps the best result so far.

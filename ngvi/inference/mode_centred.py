@@ -174,7 +174,7 @@ def compared(first: Any, outcome: Outcome, at_first: Attempt, call: Any) -> tupl
 
 
 def _is_late(call: Any) -> bool:
-    """Return whether there is no time for the programs of modes, which nobody has asked for."""
+    """Return whether half of the time limit is over, where nobody has asked for modes."""
     request = call.request
     return call.reparametrize is not True and request.seconds > 0.5 * request.time_limit
 

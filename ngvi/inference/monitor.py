@@ -117,7 +117,7 @@ class Monitor:
             raise TimeLimitReached
 
     def look_at_clock(self, needed: float) -> None:
-        """Begin nothing that does not end in time; before the first step, nothing once it is over.
+        """Refuse what does not end in time; before the first step, what begins after the limit.
 
         :param needed: seconds of what is to begin, and of what must follow it.
         :raises TimeLimitReached: if there is less time left.

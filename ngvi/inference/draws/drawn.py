@@ -72,10 +72,9 @@ def made(result: Any, asked: str, seconds: float = math.inf, has_ended: bool = T
     if not is_enough and (asked == NUTS or _may_go_on(result, makes, seconds)):
         found = _by_nuts(result, found, asked, time.perf_counter() + seconds, makes)
     result.seconds += time.perf_counter() - start
-    left, is_accurate = deadline - time.perf_counter(), found.accuracy.is_accurate
-    if not is_accurate and left < seconds_of_chains(result) < math.inf:
-        how = f"{found.how}, for want of time (time_limit=)"
-        found = dataclasses.replace(found, how=how)
+    left = deadline - time.perf_counter()
+    if not found.accuracy.is_accurate and left < seconds_of_chains(result) < math.inf:
+        found = dataclasses.replace(found, how=f"{found.how}, for want of time (time_limit=)")
     if asked != GAUSSIAN and result.converged and (way := way_on(result, found)):
         warn(f"The draws are doubtful: {found.accuracy.words}. {way}")
     return found

@@ -14,12 +14,7 @@ from ngvi.inference.draws.accuracy import ENOUGH_DRAWS, Accuracy
 from ngvi.inference.draws.chains import effective_draws
 from ngvi.inference.draws.coordinates import WORTH, Coordinates
 from ngvi.inference.draws.jumps import Jumps
-from ngvi.inference.draws.trajectories import (
-    StepSize,
-    TooFewDrawsError,
-    Trajectories,
-    rectangle,
-)
+from ngvi.inference.draws.trajectories import StepSize, TooFewDrawsError, Trajectories, rectangle
 from ngvi.inference.estimate import State
 from ngvi.inference.options import LEVELS
 from ngvi.inference.problem import Prices, Problem

@@ -29,7 +29,7 @@ Gradient = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class TooFewDrawsError(ValueError):
-    """Time or gradients are over before each chain has a few draws."""
+    """A limit of time or gradients that comes before each chain has a few draws."""
 
 
 class Draw(NamedTuple):
