@@ -65,14 +65,14 @@ if jaxlib() in XLA_FLAGS_OF:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(config, items):
-    """``@pytest.mark.fast_in_numpyro("auto-*", ...)``: of a grid of cases, each of which JAX
-    compiles for a second, those that NumPyro's fast tests have. The others are slow ones there;
-    Pyro's fast tests have them all. Names are those of the cases without the PPL's.
+    """``@pytest.mark.fast_in_numpyro("auto-*", ...)``: of a claim on both packages, each case of
+    which JAX compiles for a second, the cases that NumPyro's fast tests have, or none. The others
+    are slow ones there; Pyro's fast tests have them all. Names are without the PPL's.
     """
     names, found = {}, {}
     for item in items:
         mark = item.get_closest_marker("fast_in_numpyro")
-        case, is_numpyro = re.subn("^numpyro-|-numpyro$", "", item.callspec.id if mark else "")
+        case, is_numpyro = re.subn("^numpyro(-|$)|-numpyro$", "", item.callspec.id if mark else "")
         if is_numpyro:
             test = f"{item.path}::{item.originalname}"
             fast = {name for name in mark.args if fnmatch.fnmatchcase(case, name)}

@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,12 @@ PPLS = ("numpyro", "pyro")
 SLOW_IN_NUMPYRO = pytest.mark.parametrize(
     "ppl", [pytest.param("numpyro", marks=pytest.mark.slow), "pyro"], indirect=True
 )
+
+
+def slow_but(fast: str, cases: Iterable[str]) -> list[Any]:
+    """Cases of which each is claimed alike, so that the fast tests have this one alone."""
+    return [case if case == fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
 
 #: Compiles in half the time; the problems of the tests are too small to notice.
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

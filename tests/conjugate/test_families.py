@@ -148,6 +148,7 @@ def test_log_prob_and_quantiles_are_those_of_scipy(family):
     np.testing.assert_allclose(q.cdf(one.quantiles([0.2])), 0.2, rtol=1e-8)
 
 
+@pytest.mark.fast_in_numpyro("gamma")
 @pytest.mark.parametrize("name", PPLS)
 @pytest.mark.parametrize("family", DENSITIES)
 def test_draws_have_the_expected_statistics(family, name):

@@ -7,7 +7,7 @@ import pytest
 
 from ngvi.latents import forest
 from tests.models import PRIOR_SCALE, SUBSAMPLE, logistic, logistic_data
-from tests.ppl import SLOW_IN_NUMPYRO
+from tests.ppl import SLOW_IN_NUMPYRO, slow_but
 
 #: So small that draws are all but at the mean, and large enough to see the curvature beside it.
 SCALE = 1e-4
@@ -27,7 +27,7 @@ def repeated():
     return np.repeat(X[:1], len(y), 0), np.ones(len(y))
 
 
-@pytest.mark.fast_in_numpyro("blocks-*", "*-gauss_newton-repeated*")
+@pytest.mark.fast_in_numpyro("*-gauss_newton-repeated*")
 @pytest.mark.parametrize(
     ("name", "curvature", "rows"),
     [
@@ -89,6 +89,7 @@ def gradient_of_parameter(ppl, loss, model, guide, family, y):
     return scale.unconstrained().grad.item()
 
 
+@pytest.mark.fast_in_numpyro("hessian")
 @pytest.mark.parametrize("curvature", ["hessian", "stein", "mean"])
 def test_model_parameters_get_the_gradient_of_the_stock_elbo(ppl, curvature):
     def model(y):
@@ -120,7 +121,9 @@ def two_sites(ppl):
 
 
 @SLOW_IN_NUMPYRO
-@pytest.mark.parametrize("partner", ["AutoNormal", "AutoDelta", "NaturalGaussianGuide"])
+@pytest.mark.parametrize(
+    "partner", slow_but("AutoDelta", ["AutoNormal", "AutoDelta", "NaturalGaussianGuide"])
+)
 def test_partners_learn_beside_it_each_given_the_other(ppl, partner):
     """Also their standard deviations, so that their own ``log q`` counts."""
     ours = ppl.package.NaturalGaussianGuide

@@ -41,6 +41,7 @@ def mean_of(library):
     return library.sample("mean", library.distributions.Normal(0.0, 1.0))
 
 
+@pytest.mark.fast_in_numpyro("draws")
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("library", ["numpyro", "pyro"])
 def test_a_part_of_a_step_has_a_name(library, label, request):

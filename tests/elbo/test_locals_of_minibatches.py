@@ -17,7 +17,7 @@ from tests.guide.test_subsampled_latents import (
     _start,
     check_bound_and_gradients,
 )
-from tests.ppl import SLOW_IN_NUMPYRO
+from tests.ppl import SLOW_IN_NUMPYRO, slow_but
 
 
 def _elbo(ppl, curvature, num_particles=4):
@@ -27,7 +27,7 @@ def _elbo(ppl, curvature, num_particles=4):
 # -- the direction --------------------------------------------------------------------
 
 
-@pytest.mark.fast_in_numpyro("sparse_precision-hessian", "diagonal-spherical")
+@pytest.mark.fast_in_numpyro("diagonal-spherical")
 @pytest.mark.parametrize("curvature", ["hessian", "spherical", "stein", "mean"])
 @pytest.mark.parametrize("family", LOCAL)
 def test_bound_and_natural_gradients_are_those_of_all_data(ppl, family, curvature):
@@ -61,8 +61,8 @@ def test_a_minibatch_of_all_elements_makes_the_step_of_a_plate_that_is_not_subsa
 # -- steps ----------------------------------------------------------------------------
 
 
-@pytest.mark.fast_in_numpyro("sparse_precision")
-@pytest.mark.parametrize("family", LOCAL)
+@pytest.mark.fast_in_numpyro
+@pytest.mark.parametrize("family", slow_but("sparse_precision", LOCAL))
 def test_unvisited_locals_keep_their_coordinates_bit_for_bit(ppl, family):
     guide = _guide(ppl, family)
     svi = ppl.svi(guide.model, guide, args=BATCHES[:1])
@@ -128,16 +128,8 @@ def _of_run(ppl, step_size, num_steps):
     return svi
 
 
-@pytest.mark.parametrize(
-    ("ppl", "step_size"),
-    [
-        ("pyro", None),
-        ("numpyro", lambda t: 1.0 / (1.0 + 0.05 * t)),
-        pytest.param("numpyro", None, marks=pytest.mark.slow),
-        pytest.param("pyro", lambda t: 1.0 / (1.0 + 0.05 * t), marks=pytest.mark.slow),
-    ],
-    indirect=["ppl"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("step_size", [None, lambda t: 1.0 / (1.0 + 0.05 * t)])
 def test_minibatches_find_the_posterior_of_a_linear_model(ppl, step_size):
     svi = _of_run(ppl, step_size, 800)
     mean, covariance = _exact()
@@ -157,6 +149,7 @@ def test_minibatches_find_the_posterior_of_a_linear_model(ppl, step_size):
 # -- what cannot be done is said ------------------------------------------------------
 
 
+@pytest.mark.fast_in_numpyro
 def test_quadrature_names_the_alternative(ppl):
     guide = _guide(ppl, "sparse_precision")
     with pytest.raises(ValueError, match=r"quadrature.*curvature='spherical'"):

@@ -125,6 +125,7 @@ def test_products_have_all_bits_where_a_gpu_would_drop_some(ppl):
     assert 4 < count == program.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")
 
 
+@pytest.mark.slow
 @SLOW_IN_NUMPYRO
 def test_many_raw_covariates_are_claimed_and_right(ppl):
     rng = np.random.default_rng(0)
@@ -190,6 +191,7 @@ def flat(ppl):
     return model
 
 
+@pytest.mark.fast_in_numpyro("kinked-a kink or a jump")
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -278,6 +280,7 @@ def test_what_torch_does_unseen_is_refused(function, words):
         terms_of(lambda x: function(torch, x), [torch.zeros(3)])
 
 
+@pytest.mark.slow
 @SLOW_IN_NUMPYRO
 def test_the_terms_of_a_pass_over_minibatches_are_those_of_its_rows(ppl):
     """All of its questions have all rows once, and no noise of other minibatches."""
@@ -311,6 +314,7 @@ def test_nodes_integrate_polynomials_and_exponentials(dim):
     np.testing.assert_allclose(w @ np.exp(z @ slope), np.exp(slope @ slope / 2), rtol=1e-12)
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_wide_gaussian_is_resolved(ppl):
     """Under a standard deviation of 100 a logit's slope falls between two of the first nodes."""
     mean, stddev = 130.0, 100.0

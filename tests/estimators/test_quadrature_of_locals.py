@@ -69,7 +69,7 @@ def expected(ppl, function, families):
     return expectations(terms, families, calculus(ppl))
 
 
-@pytest.mark.fast_in_numpyro("alone-block_diagonal", "beside another-sparse_precision")
+@pytest.mark.fast_in_numpyro
 @pytest.mark.parametrize("name", ["sparse_precision", "block_diagonal"])
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
 def test_a_structured_gaussian_has_its_part_of_the_moments_of_a_dense_one(ppl, name, beside, rng):
@@ -91,6 +91,7 @@ def test_a_structured_gaussian_has_its_part_of_the_moments_of_a_dense_one(ppl, n
             )
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_term_that_sees_several_locals_is_refused(ppl, rng):
     """Their slopes share a column, of which the sum would be taken for one of them."""
 
@@ -111,7 +112,7 @@ def test_a_term_that_sees_several_locals_is_refused(ppl, rng):
         expected(ppl, function, [dense(ppl, one)])
 
 
-@pytest.mark.fast_in_numpyro("float32")
+@pytest.mark.fast_in_numpyro
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_fit_integrates_the_bound_of_a_model_with_locals(ppl, dtype, rng):
     """Counts with effects whose spread is unknown, twelve of them: the bound in closed form."""

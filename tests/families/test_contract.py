@@ -34,7 +34,7 @@ def best_bound(y):
     return logs - 0.5 * squares
 
 
-@pytest.mark.fast_in_numpyro("auto", "stein", "None")
+@pytest.mark.fast_in_numpyro("stein")
 @pytest.mark.parametrize(
     "curvature",
     ["auto", "spherical", "hessian", "stein", "mean", "quadrature", "gauss_newton", None],

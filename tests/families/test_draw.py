@@ -54,6 +54,7 @@ def test_a_draw_carries_natural_gradients(backend, family_name, way, dim, shape,
         assert relative_error(a, e) < TOLERANCE
 
 
+@pytest.mark.fast_in_numpyro("diagonal")
 @pytest.mark.parametrize("kind", ["diagonal", "low_rank", "matrix_normal"])
 def test_what_is_written_out_of_a_draw_is_the_transpose_of_its_jvp(backend, kind, rng):
     names = {

@@ -122,6 +122,7 @@ def test_one_component_is_its_base(ppl, rng):
         np.testing.assert_allclose(ppl.numpy(found), ppl.numpy(expected), atol=1e-10)
 
 
+@pytest.mark.fast_in_numpyro
 def test_draws_moments_and_quantiles_are_those_of_the_density(ppl, rng):
     q = _mixture(ppl, "covariance_cholesky", 2, rng)
     draws = ppl.numpy(q.sample(ppl.array(rng.normal(size=(200_000, 3)))))

@@ -48,9 +48,7 @@ def _start_and_direction(backend, name, rng, dtype):
     return family, direction
 
 
-@pytest.mark.fast_in_numpyro(
-    "CovarianceCholesky", "Precision", "Diagonal", "SparsePrecision", "MatrixNormal"
-)
+@pytest.mark.fast_in_numpyro("Precision", "MatrixNormal")
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_an_attempt_knows_both_divergences_of_its_end(backend, name, rng):
     family, direction = start_and_direction(backend, name, rng)

@@ -64,6 +64,7 @@ def cavi(rates):
     return mu, tau
 
 
+@pytest.mark.fast_in_numpyro
 def test_all_conjugate_is_parallel_cavi_step_for_step(ppl):
     def schedule(count):
         return 1.0 - 0.7 * (count % 2)
@@ -197,6 +198,7 @@ def restore(svi, state):
     torch.set_rng_state(state[2])
 
 
+@pytest.mark.fast_in_numpyro("a Gaussian")
 @pytest.mark.parametrize("beside", ["a Gaussian", "nothing"])
 @pytest.mark.filterwarnings("ignore:A step of")
 def test_a_bad_minibatch_leaves_conjugate_sites_as_they_were(ppl, beside):
@@ -216,6 +218,7 @@ def test_a_bad_minibatch_leaves_conjugate_sites_as_they_were(ppl, beside):
         assert np.isfinite(ppl.numpy(svi.of(svi.guide[1]).mean)).all()
 
 
+@pytest.mark.fast_in_numpyro
 def test_messages_of_random_draws_are_unbiased(ppl):
     loss = ppl.elbo("NaturalELBO", num_particles=3000, curvature="stein", antithetic=False)
     svi = run(
@@ -307,6 +310,7 @@ def test_wrong_declarations_name_the_site_and_the_way_out(ppl):
     assert "'tau' is declared 'inverse_gamma', and is not conjugate" in text
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_site_that_is_not_conjugate_is_named(ppl):
     def logistic(y):
         mu = ppl.sample("mu", ppl.dist.Normal(ppl.array(0.0), 1.0))

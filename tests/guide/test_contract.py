@@ -45,6 +45,7 @@ def fitted(ppl, request):
     return svi, family, loc, covariance(request.param, 0.5 * scale)
 
 
+@pytest.mark.fast_in_numpyro("covariance_cholesky")
 def test_medians_and_quantiles_are_those_of_the_marginals(fitted):
     svi, _, mean, sigma = fitted
     median = svi.median()
@@ -62,6 +63,7 @@ def test_medians_and_quantiles_are_those_of_the_marginals(fitted):
     np.testing.assert_allclose(quantiles["centre"].reshape(-1), expected, rtol=1e-9)
 
 
+@pytest.mark.fast_in_numpyro("covariance_cholesky")
 def test_posterior_and_transform_are_the_ppls(ppl, fitted):
     svi, family, mean, sigma = fitted
     posterior = svi.posterior()
@@ -88,6 +90,7 @@ def test_posterior_and_transform_are_the_ppls(ppl, fitted):
     np.testing.assert_allclose(found, ppl.numpy(family.log_prob(moved)), rtol=1e-10)
 
 
+@pytest.mark.fast_in_numpyro("covariance_cholesky")
 def test_predictive_draws_from_the_posterior_and_runs_the_model(fitted):
     svi, _, mean, sigma = fitted
     latents = svi.predictive(NUM_DRAWS)
@@ -176,6 +179,7 @@ def test_at_the_conjugate_posterior_a_trace_elbo_is_the_evidence_and_svi_stays(
     np.testing.assert_allclose(sigma, [[LOCATION_VARIANCE]], rtol=1e-10)
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_minibatch_stands_for_all_data(ppl):
     """One step is the posterior of four copies of the three observations that were visited."""
     y = 2.0 ** np.arange(12)  # every subset has a sum of its own
@@ -190,6 +194,7 @@ def test_a_minibatch_stands_for_all_data(ppl):
     np.testing.assert_allclose(total, round(total), rtol=1e-10)
 
 
+@pytest.mark.fast_in_numpyro
 def test_model_parameters_are_learned_at_the_same_time(ppl):
     def model(y):
         positive = ppl.dist.constraints.positive
@@ -241,6 +246,7 @@ def test_an_autoguidelist_takes_it_beside_another_guide(ppl):
     np.testing.assert_allclose(median["sigma"], sigma * np.exp(0.01), rtol=1e-6)
 
 
+@pytest.mark.fast_in_numpyro
 def test_two_natural_guides_in_a_list_move_jointly(ppl):
     def model():
         ppl.sample("a", ppl.dist.Normal(ppl.array(0.0), 1.0))

@@ -77,6 +77,7 @@ def _formula(ppl, guide, point):
     return value.item(), np.array([g.item() for g in torch.autograd.grad(value, params)])
 
 
+@pytest.mark.fast_in_numpyro
 def test_of_a_gaussian_model_it_is_the_marginal_likelihood_and_so_is_the_bound_at_any_draw(ppl):
     guide = ppl.package.ReparametrizedGaussianGuide(_gaussian(ppl), family="diagonal")
     data = (ppl.array(VALUES.T),)

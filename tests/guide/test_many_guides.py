@@ -23,9 +23,8 @@ def _model(ppl, shift):
     return model
 
 
-@pytest.mark.parametrize(
-    "name", ["pyro", pytest.param("numpyro", marks=pytest.mark.slow)]
-)  # which compiles a hundred programs
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pyro", "numpyro"])  # which compiles a hundred programs
 def test_a_hundred_guides_stepped_in_turn_find_a_hundred_posteriors(name):
     from tests.ppl import load
 

@@ -36,6 +36,7 @@ def run(ppl, optimiser, loss, **options):
     return ppl.svi(guide.model, guide, optimiser, loss, args=(X, Y), **options)
 
 
+@pytest.mark.fast_in_numpyro
 def test_one_step_at_the_mean_is_the_posterior(ppl):
     svi = run(ppl, ppl.optimiser("BLR", 1.0), ppl.elbo("NaturalELBO", curvature="mean"))
     svi.step()

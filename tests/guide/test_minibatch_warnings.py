@@ -64,6 +64,7 @@ def said(ppl, model, sizes, *options):
     return [str(one.message) for one in caught if one.category is ngvi.UsageWarning]
 
 
+@pytest.mark.fast_in_numpyro
 def test_auto_is_named_for_minibatches_of_a_network_and_nothing_else(ppl):
     words = said(ppl, network(ppl, True), [16])
     assert len(words) == 1
@@ -73,6 +74,7 @@ def test_auto_is_named_for_minibatches_of_a_network_and_nothing_else(ppl):
     assert not said(ppl, network(ppl, True), [16, 9], "diagonal")
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_plate_without_its_size_is_named_once_when_its_rows_change(ppl):
     words = said(ppl, regression(ppl), [16, 16, 10, 16, 7])
     assert len(words) == 1
@@ -81,6 +83,7 @@ def test_a_plate_without_its_size_is_named_once_when_its_rows_change(ppl):
     assert not said(ppl, regression(ppl), [16, 16])
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_loss_that_explodes_is_said_and_one_that_falls_is_not(ppl):
     model, rng = network(ppl, True, 0.02), np.random.default_rng(0)
     for step_size, is_said in ((0.5, True), (None, False)):

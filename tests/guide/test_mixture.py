@@ -29,6 +29,7 @@ def svi(ppl):
     return ppl.svi(model, guide, loss=ppl.elbo("NaturalELBO", num_particles=10))
 
 
+@pytest.mark.fast_in_numpyro
 def test_blr_finds_both_modes_and_their_weights(ppl, svi):
     losses = svi.run(40)
     assert losses[-1] == pytest.approx(0.0, abs=1e-3)
@@ -47,6 +48,7 @@ def _readings(ppl, guide, params):
     return posterior, guide.median(*first), guide.quantiles(*first, [0.1, 0.5, 0.9])
 
 
+@pytest.mark.fast_in_numpyro
 def test_the_posterior_is_the_ppls_own_mixture(ppl):
     guide = ppl.guide(two_modes(ppl), ppl.families.Mixture("full", 3), init_scale=1.5)
     params = ppl.set_up(guide)

@@ -132,6 +132,7 @@ def _gradient(ppl, function, at):
     return torch.autograd.grad(function(at), at, create_graph=True)[0]
 
 
+@pytest.mark.fast_in_numpyro
 def test_guides_density_is_that_of_the_change_of_variables(ppl, growth):
     guide, data = growth
     _, jacobian = np.linalg.slogdet(_difference(lambda x: _map(x)[0], LATENT))
@@ -286,6 +287,7 @@ def test_first_order_expands_about_the_mode_at_the_start(ppl):
     assert not np.allclose(ppl.numpy(elsewhere), _map(LATENT)[0], rtol=1e-3)
 
 
+@pytest.mark.fast_in_numpyro
 def test_newtons_method_begins_anew_near_the_posterior_for_the_same_map(ppl):
     guide, far = ppl.package.ReparametrizedGaussianGuide(_growth(ppl)), LATENT + 1.5 * np.eye(8)[0]
     ppl.set_up(guide, *_data(ppl))

@@ -30,6 +30,7 @@ def _starts(ppl, scale, **options):
     return np.array(found)
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_start_at_which_the_density_explodes_is_a_median_of_more_draws(ppl):
     assert (np.abs(_starts(ppl, 100.0)).max(1) < 15).all()
 
@@ -78,6 +79,7 @@ def test_a_width_of_the_users_is_kept_and_other_models_have_the_usual_one(ppl):
         np.testing.assert_allclose(ppl.numpy(family.stddev), 0.1, rtol=1e-6)
 
 
+@pytest.mark.fast_in_numpyro
 def test_globals_beside_standardised_locals_start_narrow_if_the_guide_is_asked_to(ppl):
     """As ``NaturalGaussianGuide`` does from the same start, and the locals with an sd of 1."""
 

@@ -183,7 +183,7 @@ def check_bound_and_gradients(ppl, guide, loss, rtol=1e-9, has_zeros=False):
     return locs, factors
 
 
-@pytest.mark.fast_in_numpyro("diagonal-BLR", "sparse_precision-Snngm")
+@pytest.mark.fast_in_numpyro("diagonal-BLR")
 @pytest.mark.parametrize(
     ("family", "optimiser"),
     [
@@ -240,6 +240,7 @@ def test_the_user_reads_all_elements(ppl, family):
         assert draws["spread"].shape == (5, N)
 
 
+@pytest.mark.fast_in_numpyro("Nagm-options0")
 @pytest.mark.parametrize(
     ("optimiser", "options"),
     [("Nagm", {"momentum": 0.0, "scale_step_size": 0.3}), ("BLR", {"momentum": 0.0})],

@@ -60,6 +60,7 @@ def test_bounds_gradients_and_values_are_those_of_all_rows(visited):
         np.testing.assert_allclose(part, whole, rtol=1e-5)
 
 
+@pytest.mark.fast_in_numpyro
 def test_minibatches_that_do_not_fill_the_rows_have_the_bound_of_all(ppl):
     """Counts of a broad spread, so that a row that counts a little more is seen: 143 in 30."""
     rng = np.random.default_rng(2)

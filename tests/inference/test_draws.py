@@ -341,6 +341,7 @@ def list_with_a_partner(ppl, model):
     return guide, gaussian
 
 
+@pytest.mark.slow
 @SLOW_IN_NUMPYRO
 def test_partners_in_a_list_are_weighed_too(ppl):
     model = two_latents(ppl)
@@ -595,6 +596,7 @@ def two_modes(ppl, share, num_others):
     return model
 
 
+@pytest.mark.fast_in_numpyro
 @pytest.mark.parametrize("share", [0.003, 0.05])
 def test_a_part_of_the_posterior_at_other_optima_is_told(ppl, share):
     fitted = ppl.fit(two_modes(ppl, share, 7), effort="thorough", draws="gaussian")
@@ -611,6 +613,7 @@ def test_a_part_of_the_posterior_at_other_optima_is_told(ppl, share):
     assert jumped.is_accurate == (share > 0.01)
 
 
+@pytest.mark.fast_in_numpyro("1e-200")
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("share", [1e-200, 0.003, 0.05])
 def test_draws_of_few_latents_have_other_optima_among_them(ppl, share):
@@ -674,6 +677,7 @@ def test_a_model_whose_runs_are_dear_is_not_run_for_its_prior():
     assert counts[0] >= counts[1] + proposals.NUM_OF_PRIOR
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_method_that_cannot_be_is_refused_before_the_fit(ppl):
     model, args = conjugate(ppl)
     for draws in ("nuts", "corrected"):

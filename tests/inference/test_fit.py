@@ -121,6 +121,7 @@ def test_a_start_where_the_density_overflows_is_rescued(ppl):
     assert ppl.numpy(result.family.loc)[0] == pytest.approx(np.log(3.0) / 10, abs=0.05)
 
 
+@pytest.mark.fast_in_numpyro("real")
 @pytest.mark.parametrize("support", ["real", "positive"])
 def test_an_improper_posterior_is_named(ppl, support):
     constraint = getattr(ppl.dist.constraints, support)
@@ -134,6 +135,7 @@ def test_an_improper_posterior_is_named(ppl, support):
     assert finite(ppl, result)
 
 
+@pytest.mark.fast_in_numpyro
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_ridge_without_an_end_has_doubtful_draws(ppl):
     """Rounding makes the covariance singular."""
@@ -178,6 +180,7 @@ def test_infinite_data_that_a_trace_hides_end_in_a_verdict_that_can_be_printed()
 # -- minibatches and parameters -------------------------------------------------------
 
 
+@pytest.mark.fast_in_numpyro
 def test_parameters_of_the_model_are_optimised_too(ppl):
     """With ``y ~ N(z, 1)``, ``z ~ N(0, s^2)``, maximum likelihood has ``1 + s^2 = mean(y^2)``."""
     y = np.random.default_rng(1).normal(0.0, 3.0, 8)

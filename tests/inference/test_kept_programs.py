@@ -233,6 +233,7 @@ def test_the_slope_of_a_root_is_in_the_key():
     assert root(1.0) != root(2.0)
 
 
+@pytest.mark.slow
 def test_locals_by_their_modes_compile_nothing_again(xla):
     def model(y):
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))

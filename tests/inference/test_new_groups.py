@@ -44,6 +44,7 @@ def _moments(ppl, draws):
 NEW = 0.3, np.hypot(0.2, 0.5)
 
 
+@pytest.mark.fast_in_numpyro("one more")
 @pytest.mark.parametrize(
     "group, n, asked, new",
     [
@@ -87,6 +88,7 @@ def test_an_index_beyond_the_last_group_is_refused_by_name(ppl, fitted):
             fitted.predictive(ppl.index([NUM_GROUPS]), num_samples=2, new_groups=asked)
 
 
+@pytest.mark.fast_in_numpyro
 def test_known_groups_are_predicted_as_ever(ppl, fitted):
     drawn = fitted.predictive(ppl.index([1, 5, 5, 0]), num_samples=50)
     mean, _ = _moments(ppl, drawn["y"])

@@ -75,6 +75,7 @@ def test_chains_are_accurate_if_long_enough_and_if_few_have_diverged(rng):
     assert found.verdict == "doubtful" and "do not agree (R-hat" in found.words
 
 
+@pytest.mark.fast_in_numpyro
 def test_latents_on_unlike_scales_have_coordinates(ppl):
     """A factor of 1e18 between standard deviations is a matter of units."""
 
@@ -455,6 +456,7 @@ def test_of_an_exact_gaussian_the_density_is_that_of_white_noise(ppl):
     np.testing.assert_allclose(ppl.numpy(sites["weights"])[1], ppl.numpy(one["weights"]))
 
 
+@pytest.mark.fast_in_numpyro
 def test_enumerated_latents_are_summed_out_of_it(ppl):
     fitted, evidence = two_components(ppl, [0.3, 2.6, -0.4])
     density, grid = fitted.whitened_density(), np.linspace(-12, 12, 400)

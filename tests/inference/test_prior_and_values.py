@@ -103,6 +103,7 @@ def test_arrays_that_a_model_has_captured_are_double_there_as_well(ppl):
 # -- the prior ------------------------------------------------------------------------
 
 
+@pytest.mark.fast_in_numpyro
 def test_draws_of_the_prior_have_its_moments_on_the_unconstrained_scale(ppl):
     """Of ``log |z|`` and of the logit of a beta variable they are known."""
     one, count = problem_of(ppl.name), 400
@@ -176,6 +177,7 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.fast_in_numpyro("scale=")
 @pytest.mark.parametrize("parameter", IMPOSSIBLE)
 def test_parameters_that_a_prior_takes_outside_of_their_domain_are_counted(ppl, parameter):
     def make(ppl):

@@ -13,7 +13,7 @@ from ngvi.inference.monitor import Monitor
 from ngvi.inference.options import FitOptions
 from ngvi.inference.search import Context
 from tests import models
-from tests.ppl import PPLS, load
+from tests.ppl import PPLS, load, slow_but
 
 
 def logistic(ppl):
@@ -91,7 +91,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_but("eight schools", CASES))
 def test_both_packages_take_the_same_steps(case):
     (one, first, end, sites, counts), (other, *others) = (
         searched(name, *CASES[case]) for name in PPLS

@@ -115,6 +115,7 @@ def test_another_model_is_refused(ppl, tmp_path):
         loaded(ppl, one, tmp_path / "file", model=other)
 
 
+@pytest.mark.fast_in_numpyro("changed0-*")
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

@@ -160,6 +160,7 @@ def test_supports_that_depend_on_other_latents_are_those_of_the_draw(ppl):
     assert median["b"] / (1.0 - median["a"]) == pytest.approx(2 / 3, abs=0.02)
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_start_where_parameters_of_a_distribution_are_nan_is_one_start_fewer(ppl):
     """Both PPLs refuse them, at zero; a model that they refuse anywhere raises as it does alone."""
 
@@ -262,6 +263,7 @@ def test_no_draws_of_a_posterior_without_an_end_are_accurate(ppl):
         result.nuts()
 
 
+@pytest.mark.fast_in_numpyro
 def test_chains_of_a_fit_go_to_arviz_and_to_a_file_and_what_went_of_sample_warns(ppl, tmp_path):
     def model(y):
         mean = ppl.sample("mean", ppl.dist.Normal(0.0, 100.0))

@@ -61,6 +61,7 @@ def direction(ppl, monkeypatch, model, family, few):
     return [np.asarray(value), *ppl.coordinates(gradient)]
 
 
+@pytest.mark.fast_in_numpyro("diagonal-None-100")
 @pytest.mark.parametrize(
     ("family", "size", "at_once"),
     [
@@ -85,6 +86,7 @@ def test_single_examples_have_the_gradients_that_they_have_together(
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.fast_in_numpyro("normalised")
 @pytest.mark.parametrize("what", ["normalised", "to the next row", "rows of its own"])
 def test_examples_that_are_not_those_of_single_rows_are_refused(ppl, what, monkeypatch):
     """Few of them are differentiated together all the same."""

@@ -12,6 +12,8 @@ import warnings
 import numpy as np
 import pytest
 
+from tests.ppl import slow_but
+
 RNG = np.random.default_rng(0)
 NUM, BATCH, SIZES = 5000, 50, ((10, 8), (8, 4))
 IMAGES = RNG.normal(size=(NUM, SIZES[0][0]))
@@ -34,15 +36,10 @@ def network(ppl):
 
 
 @pytest.mark.parametrize(
-    "family",
-    [
-        "auto",  # covariance_cholesky
-        "precision",
-        "block_diagonal",
-        "low_rank",
-        "matrix_normal",
-        "diagonal",
-    ],
+    "family",  # auto is covariance_cholesky
+    slow_but(
+        "auto", ["auto", "precision", "block_diagonal", "low_rank", "matrix_normal", "diagonal"]
+    ),
 )
 def test_a_run_of_ivon_learns(ppl, family):
     model, rng = network(ppl), np.random.default_rng(1)

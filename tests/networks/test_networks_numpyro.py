@@ -18,6 +18,7 @@ from numpyro.infer.initialization import init_to_value
 
 from numpyro_ngvi import BLR, IVON, SVI, NaturalELBO, NaturalGaussianGuide, Snngm, fit
 from numpyro_ngvi.optim import VOGN
+from tests.ppl import slow_but
 
 NUM = 6
 METHODS = {
@@ -75,7 +76,7 @@ def linen(name, *args, **options):
     return getattr(module, name)("net", Network(is_stateful), *args, jnp.ones((1, 2)), **options)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but("IVON", METHODS))
 def test_flax_networks_become_models_with_their_state(method):
     def network(images):
         state = {"apply_rng": ["dropout"], "mutable": ["batch_stats"]}
@@ -98,7 +99,7 @@ def counting(images, labels=None):
         numpyro.sample("label", dist.Categorical(logits=images @ weight), obs=labels)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but("BLR", METHODS))
 def test_a_models_state_goes_from_step_to_step_whatever_the_number_of_draws(method):
     state = stepped(counting, method).state.mutable_state["state"]
     # A run of the set-up, and the three of steps.

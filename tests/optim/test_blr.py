@@ -70,7 +70,7 @@ def move(run, mu, sigma):
     run.move_to(run.ppl.family(name, mu, gaussian_from_covariance(name, sigma)))
 
 
-@pytest.mark.fast_in_numpyro("covariance_cholesky", "precision")
+@pytest.mark.fast_in_numpyro("precision")
 @pytest.mark.parametrize("family", DENSE_FAMILIES)
 def test_one_step_through_stock_svi_is_the_exact_posterior(backend, family, regression, rng):
     mean, sigma, _ = linear_regression_posterior(regression.X, regression.y, 2.0, 0.5)
@@ -84,6 +84,7 @@ def test_one_step_through_stock_svi_is_the_exact_posterior(backend, family, regr
         assert relative_error(actual[1], sigma) < 1e-8
 
 
+@pytest.mark.fast_in_numpyro
 @pytest.mark.parametrize("family", ["covariance_cholesky"])
 def test_at_the_mean_it_is_newtons_method_and_ends_at_laplace(backend, family):
     glm = logistic(0, alike=0.0, prior_scale=2.0)
@@ -121,6 +122,7 @@ def birthwt():
     return Glm(X, np.asarray(table["low"], float), "bernoulli", prior_scale=10.0)
 
 
+@pytest.mark.fast_in_numpyro
 def test_the_defaults_reach_the_optimum_in_a_few_steps(backend, birthwt):
     glm, n = birthwt, len(birthwt.y)
     family = "covariance_cholesky"
@@ -139,6 +141,7 @@ def test_the_defaults_reach_the_optimum_in_a_few_steps(backend, birthwt):
         assert run._update._cache_size() == 1  # compiled once
 
 
+@pytest.mark.fast_in_numpyro("covariance_cholesky")
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_with_exact_expectations_every_family_reaches_its_optimum(backend, family, birthwt):
     glm = birthwt

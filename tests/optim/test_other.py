@@ -46,6 +46,7 @@ def alone(ppl, optimiser, w, gradients):
     return ppl.numpy(params["w"])
 
 
+@pytest.mark.fast_in_numpyro("default-Snngm")
 @pytest.mark.parametrize("name", ["Snngm", "Nagm"])
 @pytest.mark.parametrize("kind", ["default", "sgd", "the PPL's Adam"])
 def test_model_parameters_move_as_with_other_alone(ppl, name, kind, rng):

@@ -121,6 +121,7 @@ def in_optax(ppl, name, shifts, noise):
     return [np.array(same) for same in zip(*path, strict=True)]
 
 
+@pytest.mark.fast_in_numpyro("VOGN")
 @pytest.mark.parametrize("name", RULES)
 def test_a_loop_takes_the_steps_of_the_ppls_rule_on_the_same_noise(ppl, name, rng):
     rank, num_steps, rtol = RULES[name]

@@ -41,6 +41,7 @@ def test_snngm_is_the_middle_column(backend, step_size, beta, size, rng):
     _run(backend, optimiser, point, gradients, expected)
 
 
+@pytest.mark.fast_in_numpyro("no clipping")
 @pytest.mark.parametrize(
     ("rates", "max_norm"),
     [((0.01, 0.003), 5e5), ((0.01, 0.003), 2.0), ((_slower, lambda t: 0.002 / (2.0 + t)), 5e5)],

@@ -21,7 +21,7 @@ def _set_up(ppl, model, family="sparse_precision"):
     return guide
 
 
-@pytest.mark.fast_in_numpyro("slopes-*", "nested-*", "two_plates-*")
+@pytest.mark.fast_in_numpyro("nested-*")
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -63,6 +63,7 @@ def test_the_hessian_has_no_entries_outside_of_the_structure(ppl, model):
     assert np.abs(hessian[inside]).min() > 0 or model.__name__ != "intercepts"
 
 
+@pytest.mark.fast_in_numpyro("chain-*")
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -78,6 +79,7 @@ def test_a_model_without_locals_is_dense_and_says_why(ppl, model, words):
     assert guide.family.name == "covariance_cholesky"
 
 
+@pytest.mark.fast_in_numpyro
 @pytest.mark.parametrize("model", ["crossed"], indirect=True)
 def test_locals_can_be_declared(ppl, model):
     family = ppl.families.SparsePrecision(locals=["column"])

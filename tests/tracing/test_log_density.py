@@ -68,6 +68,7 @@ def simplex(stick):
     return np.array([parts[0], (1 - parts[0]) * parts[1], (1 - parts[0]) * (1 - parts[1])])
 
 
+@pytest.mark.fast_in_numpyro
 def test_of_a_hierarchy_it_is_the_formula(ppl):
     X, group, y = models.data()
     log_sigma, stick, centre, effect = THETA[0], THETA[1:3], THETA[3], THETA[4:]
@@ -84,6 +85,7 @@ def test_of_a_hierarchy_it_is_the_formula(ppl):
     assert density(THETA) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.fast_in_numpyro
 def test_enumerated_latents_are_summed_out(ppl):
     stick, centre, log_sigma = THETA[:2], THETA[2:5], THETA[5]
     of_components = stats.norm.logpdf(models.data()[2][:, None], centre, np.exp(log_sigma))
@@ -149,6 +151,7 @@ def test_chains_of_enumerated_latents_are_summed_out_with_their_derivatives(ppl)
         np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.fast_in_numpyro
 def test_what_nobody_observes_or_uses_is_standard_normal(ppl):
     """``obs_mask=``: the elements of its latent site that nobody uses; and what ``mask`` leaves
     out of model and data, but not a prior that a mask makes flat."""

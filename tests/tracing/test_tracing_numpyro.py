@@ -10,7 +10,7 @@ from scipy import stats
 from tests import models
 from tests.models import SUBSAMPLE
 from tests.once import once
-from tests.ppl import QUICKLY, load
+from tests.ppl import QUICKLY, load, slow_but
 
 pytest.importorskip("numpyro")
 
@@ -131,7 +131,7 @@ def of_list(model, **options):
 
 
 @pytest.mark.parametrize("make_guide", [NaturalGaussianGuide, of_list], ids=["alone", "list"])
-@pytest.mark.parametrize("plates_of", ["model", "guide"])
+@pytest.mark.parametrize("plates_of", slow_but("model", ["model", "guide"]))
 def test_the_key_chooses_the_minibatch_whatever_the_draw(make_guide, plates_of):
     y = 10.0 ** jnp.arange(12.0)  # every subset has a sum of its own
     plates = lambda y: numpyro.plate("data", len(y), subsample_size=3)  # noqa: E731

@@ -49,6 +49,7 @@ def test_all_groups_are_there_with_dimensions_from_plates(ppl, arviz):
     assert "left_out" not in data["posterior"].attrs
 
 
+@pytest.mark.fast_in_numpyro
 def test_its_functions_take_it(ppl, arviz):
     if not arviz.__version__.startswith("0."):
         pytest.skip("of ArviZ 0")

@@ -114,6 +114,7 @@ def test_what_a_mask_leaves_out_is_no_observation(ppl, how):
         assert (k_hat.values[~seen] == 0).all()
 
 
+@pytest.mark.fast_in_numpyro
 def test_the_density_of_a_row_far_from_what_the_others_say_is_called_unreliable(ppl):
     x = np.append(np.linspace(-1.0, 1.0, 15), 3.0)
     y = 2.0 * x + 0.3 * np.cos(9.0 * x)
@@ -288,6 +289,7 @@ def test_a_factor_has_no_rows(ppl):
         fitted.sites()
 
 
+@pytest.mark.fast_in_numpyro("1-*")
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
@@ -318,6 +320,7 @@ def test_a_mixture_has_a_summary_and_no_natural_parameters_to_subtract(pyro_back
             asked()
 
 
+@pytest.mark.fast_in_numpyro
 def test_a_model_of_discrete_latents_has_no_rows(ppl):
     X, group, y = models.data()
     args = tuple(map(ppl.argument, (X, group, y)))
@@ -325,6 +328,7 @@ def test_a_model_of_discrete_latents_has_no_rows(ppl):
         result(ppl, models.mixture(ppl), args).loo()
 
 
+@pytest.mark.fast_in_numpyro
 def test_rows_may_have_no_predictors_of_their_own(ppl):
     """Counts of equal mean and dispersion: the model computes with numbers, not with rows."""
     y = np.repeat([0.0, 1.0, 2.0, 3.0, 4.0], [109, 65, 22, 3, 1])

@@ -117,6 +117,7 @@ def test_an_update_far_from_the_optimum_of_all_rows_is_not_certified(pyro_backen
     assert abs(both.bound - full.bound) < 3 * both.bound_error
 
 
+@pytest.mark.fast_in_numpyro
 def test_new_rows_that_make_another_optimum_the_better_one_are_local(ppl):
     def model(weight, y):
         z = ppl.sample("z", ppl.dist.Normal(ppl.array(0.0), 1.0))
@@ -135,6 +136,7 @@ def test_new_rows_that_make_another_optimum_the_better_one_are_local(ppl):
 # -- what is refused ------------------------------------------------------------------
 
 
+@pytest.mark.fast_in_numpyro
 def test_new_groups_are_new_latents(ppl):
     def model(group, y, count):
         with ppl.plate("groups", count):
@@ -149,6 +151,7 @@ def test_new_groups_are_new_latents(ppl):
         fitted.update(ppl.index([2]), ppl.array([0.3]), 2)
 
 
+@pytest.mark.fast_in_numpyro("vector-*")
 @pytest.mark.parametrize(
     ("kind", "old", "new", "words"),
     [
