@@ -24,6 +24,7 @@ from ngvi.inference.draws.others import DRAWS_ELSEWHERE, Elsewhere, elsewhere, s
 from ngvi.inference.draws.pareto import EQUAL
 from ngvi.inference.draws.proposals import (
     MAX_FEW,
+    MAX_HEAVY,
     NUM_DRAWS,
     NUM_OF_PRIOR,
     NUMBERS_AT_ONCE,
@@ -100,7 +101,7 @@ class ByWeights:
             return undefined(str(error))
         how = f"the Gaussian, judged by weights of {count:,} draws"
         best = Diagnostics(GAUSSIAN, self._accuracy(pilot, False), how, None, pilot.raw)
-        is_checked = self.result.dim <= MAX_FEW and not pilot.raw.std() < EXACT
+        is_checked = self.result.dim <= MAX_HEAVY and not pilot.raw.std() < EXACT
         is_enough = asked == AUTO and best.accuracy.is_accurate and not is_checked
         if is_enough or asked in (GAUSSIAN, NUTS) or self.why_no_density:
             return best

@@ -17,7 +17,7 @@ from ngvi.inference.tables import two_digits
 
 #: Usual and largest numbers of gradients of NUTS, the latter those of four chains of 1,000 draws
 #: and as much warm-up, of 60 steps each.
-USUAL_GRADIENTS, MOST_GRADIENTS = 50_000, 500_000
+USUAL_GRADIENTS, MOST_GRADIENTS = 20_000, 500_000
 
 
 def way_on(result: Any, found: Any) -> str:

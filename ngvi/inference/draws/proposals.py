@@ -1,7 +1,8 @@
 """Proposals of draws for importance weights: the Gaussian, a few latents of it with heavier tails.
 
-Latents outside of plates have the tails of a Student's t, or all latents where none is outside: of
-many those of which the Gaussian's weights know least. All others are the Gaussian's given these.
+Latents outside of plates have the tails of a Student's t, or all latents if these are few or none is
+outside: of many those of which the Gaussian's weights know least. All others are the Gaussian's
+given these.
 """
 
 from __future__ import annotations
@@ -267,7 +268,8 @@ def proposal_for(
     # A mixture has no covariance along which tails could be heavier.
     if space.noise_dim > space.dim:
         return Proposal(problem, state, (), density)
-    sites = [site for site in space.sites if not site.plates] or space.sites
+    is_few = space.dim <= MAX_HEAVY
+    sites = [site for site in space.sites if is_few or not site.plates] or space.sites
     found = np.concatenate([np.arange(site.start, site.start + site.size) for site in sites])
     of_weights = weighed.log_weights, weighed.missing, NUM_DRAWS, False
     judged = Accuracy.of_weights({"": weighed.latents[:, found]}, *of_weights)
@@ -277,7 +279,7 @@ def proposal_for(
         worst = np.lexsort([-errors, -limits])[:MAX_HEAVY]
         found = found[worst[limits[worst] >= needed]]
     prior = None
-    if looks_far and len(found) == space.dim <= MAX_FEW:
+    if looks_far and len(found) == space.dim:
         prior = Prior.of(problem.objective.prior(rng, NUM_OF_PRIOR)[0])
     try:
         joint = JointTails(problem, state, list(found), density, prior=prior)
