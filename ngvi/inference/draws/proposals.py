@@ -1,8 +1,7 @@
 """Proposals of draws for importance weights: the Gaussian, a few latents of it with heavier tails.
 
-Latents outside of plates have the tails of a Student's t, or all latents if these are few or none is
-outside: of many those of which the Gaussian's weights know least. All others are the Gaussian's
-given these.
+Latents outside of plates have the tails of a Student's t, or all if they are few or none is outside:
+of many those of which the Gaussian's weights know least. All others are the Gaussian's given these.
 """
 
 from __future__ import annotations
