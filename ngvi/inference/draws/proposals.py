@@ -1,6 +1,6 @@
 """Proposals of draws for importance weights: the Gaussian, a few latents of it with heavier tails.
 
-Latents outside of plates have the tails of a Student's t, or all if they are few or none is outside:
+Latents outside of plates have the tails of a Student's t, or all if they are few or all in plates:
 of many those of which the Gaussian's weights know least. All others are the Gaussian's given these.
 """
 
