@@ -64,7 +64,8 @@ def say_price(
     seconds = evaluations * max(_known(prices.draw), of_run) + gradients * _known(prices.gradient)
     compiling = programs * _known(prices.program)
     evaluations += gradients
-    words = "%s: at most %d runs of the model, which take %.2g s"
+    words = "%s: at most %d runs of the model, which take "
+    words += "%.2g s" if seconds > FREE else "less than a second%.0s"
     words += ", and compilation as much as %.2g s" if compiling else "%.0s"
     LOGGER.info(words, what, evaluations, seconds, compiling)
     if seconds > max(result.seconds, UNSAID):
