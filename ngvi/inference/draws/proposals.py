@@ -267,8 +267,10 @@ def proposal_for(
     # A mixture has no covariance along which tails could be heavier.
     if space.noise_dim > space.dim:
         return Proposal(problem, state, (), density)
-    is_few = space.dim <= MAX_HEAVY
-    sites = [site for site in space.sites if is_few or not site.plates] or space.sites
+    prior = None
+    if looks_far and space.dim <= MAX_HEAVY:
+        prior = Prior.of(problem.objective.prior(rng, NUM_OF_PRIOR)[0])
+    sites = [site for site in space.sites if prior or not site.plates] or space.sites
     found = np.concatenate([np.arange(site.start, site.start + site.size) for site in sites])
     of_weights = weighed.log_weights, weighed.missing, NUM_DRAWS, False
     judged = Accuracy.of_weights({"": weighed.latents[:, found]}, *of_weights)
@@ -277,9 +279,6 @@ def proposal_for(
         needed = min(LEVELS.negligible, limits.max())
         worst = np.lexsort([-errors, -limits])[:MAX_HEAVY]
         found = found[worst[limits[worst] >= needed]]
-    prior = None
-    if looks_far and len(found) == space.dim:
-        prior = Prior.of(problem.objective.prior(rng, NUM_OF_PRIOR)[0])
     try:
         joint = JointTails(problem, state, list(found), density, prior=prior)
     except np.linalg.LinAlgError:  # the covariance is singular at this precision
