@@ -236,12 +236,17 @@ class ReparametrizedGaussianGuide(reparametrized.ReparametrizedGaussianGuide, Na
             with handlers.block():
                 return -potential_energy(model, *data, values)
 
-        # The map calls it half a dozen times: the model's handlers are run once.
-        values = jax.eval_shape(self._unpack_latent, self._init_latent)
-        try:
-            found = Traced(partial(density, as_jax(self._data))).at(values, params)
-        except (TypeError, IndexError):  # the model computes with its arguments, as with numpy's
-            found = Traced(partial(density, self._data)).at(values, params)
+        # The map calls it half a dozen times, and a fit the map: the model's handlers are run once.
+        cache, key = {} if self._of_fit is None else self._of_fit, ("map", id(self), *params)
+        if key not in cache:
+            values = jax.eval_shape(self._unpack_latent, self._init_latent)
+            try:
+                found = Traced(partial(density, as_jax(self._data))).at(values, params)
+            except (TypeError, IndexError):  # the model computes with its arguments as numpy's
+                found = Traced(partial(density, self._data)).at(values, params)
+            cache = {} if is_traced(found[1]) else cache
+            cache[key] = found, self  # which keeps the id
+        found, _ = cache[key]
         shapes = tuple((site.name, site.shape) for site in self.sites)
         are_local = tuple(site.name for site in self.sites if self._is_local(site))
         own = self._blocks, self.order, are_local, shapes, self._unpack_latent

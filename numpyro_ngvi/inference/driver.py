@@ -125,13 +125,12 @@ class _FitCall(FitCall):
 
         own = given._replace(make_guide=make)
         with without_collections():
-            ready = set_up(own, self.starts, self._init_key, curvature)
-        if given.guide is None:
-            ready.guide._of_fit = None
-        return ready
+            return set_up(own, self.starts, self._init_key, curvature)
 
     def result(self, ready: Ready) -> FitResult:
         result = super().result(ready)
+        if self.given.guide is None:
+            result.guide._of_fit = None
         new = (PROGRAMS.counts - self._programs)._asdict()
         result.cost = dataclasses.replace(result.cost, **new)
         return result
