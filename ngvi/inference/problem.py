@@ -11,6 +11,7 @@ products.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -132,8 +133,6 @@ class Objective(Protocol):
     :ivar fault: which part of the data had no finite log density, in words; or nothing.
     :ivar is_subsampled: whether the model sees minibatches.
     :ivar rows: the plate that they are of, if it is one and the model can be given its rows.
-    :ivar estimator: its name, one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`.
-    :ivar groups: of what a group of draws is made.
     """
 
     dim: int
@@ -141,24 +140,40 @@ class Objective(Protocol):
     fault: str = ""
     is_subsampled: bool
     rows: Rows | None
-    estimator: str
-    groups: Groups
     guide: Any
-    #: Gives fresh groups of draws.
-    sample: Callable[[np.random.Generator, int], Sample]
+    _chosen: Callable[[], tuple[str, Groups]]
     _fractions: dict[tuple, float]
     #: A plate that has the rows of a batch, as the user writes it.
     batch_in_words: str
 
     def _choose(self, estimator: str, data_size: int, case: Case) -> None:
-        """Choose the estimator and its groups."""
-        self.guide, self.dim, self.cost = case.guide, case.dim, Cost()
+        """Choose the estimator and its groups; ``"auto"`` when these are asked for."""
+        self.guide, self.dim, self.cost, self._fractions = case.guide, case.dim, Cost(), {}
         cubature = ChainCubature.of_guide(case.guide)
         case = case._replace(has_paths=cubature is not None)
-        self.estimator = choose(estimator, case).curvature
-        self.groups = Groups.of(self.estimator, case, data_size, cubature)
-        self.sample = self.groups.sample
-        self._fractions = {}
+
+        def chosen() -> tuple[str, Groups]:
+            found = choose(estimator, case).curvature
+            return found, Groups.of(found, case, data_size, cubature)
+
+        self._chosen = functools.cache(chosen)
+        if estimator != "auto":
+            self._chosen()
+
+    @property
+    def estimator(self) -> str:
+        """Name of the estimator, one of :data:`ngvi.estimators.choice.CURVATURES_OF_FIT`."""
+        return self._chosen()[0]
+
+    @property
+    def groups(self) -> Groups:
+        """Of what a group of draws is made."""
+        return self._chosen()[1]
+
+    @property
+    def sample(self) -> Callable[[np.random.Generator, int], Sample]:
+        """Gives fresh groups of draws."""
+        return self.groups.sample
 
     @property
     def is_random(self) -> bool:

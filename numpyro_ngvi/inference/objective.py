@@ -58,7 +58,6 @@ class Objective(problem.Objective):
         not_additive = functools.partial(self._not_additive, args, kwargs) if is_plain else None
         data_size = self._arguments.data_size
         self._choose(estimator, data_size, Case(space.dim, products, obstacle, not_additive, guide))
-        self._cost = self.groups.cost
         lengths = (np.shape(array)[0] for array in self._arguments.arrays if np.ndim(array))
         num_rows = max(lengths, default=1)
         plates = self._plates(args, kwargs)
@@ -68,11 +67,6 @@ class Objective(problem.Objective):
         self._finds_modes = isinstance(guide, ReparametrizedGaussianGuide)
         sizes = (math.ceil(visited * size) for size in (data_size, num_rows))
         self._passes, self._data_size = Passes(*sizes, self._finds_modes), data_size
-        # Gradients by modes take seconds to compile, where those of most densities take a third of
-        # one and groups run faster as a whole. On other devices all their points share a pass.
-        has_points = self.estimator == "spherical" and jax.default_backend() == "cpu"
-        is_fixed = not self.is_subsampled and not space.has_model_parameters
-        self._sees_points = has_points and is_fixed and self._finds_modes
         self._traced = Traced(self._log_density)
         self._is_for_double = True
         self._programs: dict[tuple, Callable] = {}
@@ -80,6 +74,17 @@ class Objective(problem.Objective):
     @property
     def num_programs(self) -> int:
         return PROGRAMS.counts.compiled
+
+    @property
+    def _sees_points(self) -> bool:
+        """Return whether groups are run by the program of gradients at points.
+
+        Gradients by modes take seconds to compile, where those of most densities take a third of
+        one and groups run faster as a whole. On other devices all their points share a pass.
+        """
+        is_fixed = not self.is_subsampled and not self._space.has_model_parameters
+        has_points = is_fixed and self._finds_modes and jax.default_backend() == "cpu"
+        return has_points and self.estimator == "spherical"
 
     def _plates(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, int, int]]:
         start = self._space.constrain(not_gaussian(self._space.initial))
@@ -101,7 +106,7 @@ class Objective(problem.Objective):
 
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         self.cost.gradients += sum(len(group.points.weights) for group in sample)
-        self.cost.products += len(sample) * self._cost.num_products
+        self.cost.products += len(sample) * self.groups.cost.num_products
         dtype = self._space.dtype
         some = (
             (Points(*(part.astype(dtype) for part in group.points)), np.uint32(group.seed))
@@ -141,7 +146,7 @@ class Objective(problem.Objective):
 
     def _by_points(self, state: State, rows: Any, some: Iterable[tuple]) -> list:
         """Run groups by the program of gradients at points, which ascents have anyway."""
-        own = GroupAverages(tuple(self._space.dims.items()), self.estimator, self._cost)
+        own = GroupAverages(tuple(self._space.dims.items()), self.estimator, self.groups.cost)
         average, found = compiled(own.group, of=own), []
         for points, _ in some:
             theta, _ = self._space.draw(state, points.noise)
@@ -224,7 +229,7 @@ class Objective(problem.Objective):
         is_short = self._finds_modes and few_in_all(self.cost.gradients, self._data_size)
         if (name, density, is_short) not in self._programs:
             # Values are the same programs for whoever asks, with whatever estimator.
-            how = (self.estimator, self._cost) if name == _GROUP else _OF_VALUES
+            how = (self.estimator, self.groups.cost) if name == _GROUP else _OF_VALUES
             own = Evaluation(
                 density, tuple(self._space.dims.items()), *how, self._passes.inside(is_short)
             )
@@ -240,7 +245,7 @@ class Objective(problem.Objective):
             return {"runs_once": True, "num_numbers": self._data_size}
         if not self._finds_modes:
             return {}
-        draws = self._cost.num_gradients if name == _GROUP else self._passes.points
+        draws = self.groups.cost.num_gradients if name == _GROUP else self._passes.points
         return {"runs_once": is_short, "num_numbers": 0 if is_short else draws * self._data_size}
 
     def _is_guides(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -81,13 +81,15 @@ class Objective(problem.Objective):
             not_additive = partial(estimators.why_not_additive, self.density)
         obstacle = partial(self._plan.hessian_obstacle, self.density)
         self._choose(estimator, data_size, Case(space.dim, products, obstacle, not_additive, guide))
-        self._cost = self.groups.cost
-        self._estimator = make_estimator(self.estimator, self._cost, self._plan)
         self.is_subsampled, self.rows = self._plan.facts.is_subsampled, None
         indices, sizes = self.density.minibatch.indices, self.density.minibatch.sizes
         if len(indices) == 1:
             ((plate, visited),) = indices.items()
             self.rows = Rows(plate, sizes[plate], len(visited))
+
+    @cached_property
+    def _estimator(self) -> Any:
+        return make_estimator(self.estimator, self.groups.cost, self._plan)
 
     def _take(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
         self.args, self.kwargs, self.is_subsampled = args, kwargs, False
@@ -118,7 +120,7 @@ class Objective(problem.Objective):
     @torch.no_grad()
     def bound(self, state: State, sample: Sample, rows: np.ndarray | None = None) -> Estimate:
         self.cost.gradients += sum(len(group.points.weights) for group in sample)
-        self.cost.products += len(sample) * self._cost.num_products
+        self.cost.products += len(sample) * self.groups.cost.num_products
         self._space.put(state)
         if self.is_random or self._is_single():
             found = [self._seeded(state, group, rows) for group in sample]
