@@ -167,7 +167,7 @@ class Objective(Protocol):
 
     @property
     def groups(self) -> Groups:
-        """Of what a group of draws is made."""
+        """Groups of draws, and their cost."""
         return self._chosen()[1]
 
     @property

@@ -39,12 +39,8 @@ def layout_of(guide: Any, model: Callable, args: tuple, kwargs: dict) -> Layout:
     def find_dependencies() -> Dependencies:
         pairs = posterior_dependencies(model, args, kwargs, shapes)
         start = np.asarray(guide._init_latent)
-
-        def product_at(point: np.ndarray) -> Callable | None:
-            at = jnp.asarray(point.astype(start.dtype))
-            return hessian_product(guide.model, args, kwargs, unpack, at)
-
-        return curvature_of(pairs, product_at, start, sites)
+        at = hessian_product(guide.model, args, kwargs, unpack)
+        return curvature_of(pairs, lambda point: at(jnp.asarray(point, start.dtype)), start, sites)
 
     def is_sum() -> bool:
         if any(site["type"] in ("param", "mutable") for site in guide.prototype_trace.values()):

@@ -36,14 +36,13 @@ def posterior_dependencies(
 
 
 def hessian_product(
-    model: Callable, args: tuple, kwargs: dict, unpack: Callable, at: jax.Array
-) -> Callable[[np.ndarray], np.ndarray] | None:
+    model: Callable, args: tuple, kwargs: dict, unpack: Callable
+) -> Callable[[jax.Array], Callable[[np.ndarray], np.ndarray] | None]:
     """Products with the Hessian of the model's log density.
 
     :param unpack: from a latent vector to unconstrained values by site.
-    :param at: the latent vector where it is taken.
-    :return: from ``v`` to ``H v``, both of shape ``(m, d)``; or None if the model cannot be
-        differentiated twice or is not finite there.
+    :return: from the latent vector where it is taken to what maps ``v`` to ``H v``, both of shape
+        ``(m, d)``; or to None if the model cannot be differentiated twice or is not finite there.
     """
     arguments = Arguments(args, kwargs)
 
@@ -53,16 +52,19 @@ def hessian_product(
         gradient = jax.grad(lambda latent: energy(unpack(latent)))
         return -jax.jvp(gradient, (latent,), (vector,))[1]
 
-    def products(vectors: np.ndarray) -> np.ndarray:
+    def products(at: jax.Array, vectors: np.ndarray) -> np.ndarray:
         # One by one, for one program whatever their number: compiling it takes longest.
         rows = [arguments.call(product, at, jnp.asarray(row, at.dtype)) for row in vectors]
         return np.stack([np.asarray(row) for row in rows])
 
-    try:
-        finite = np.isfinite(products(np.ones((1, at.shape[-1])))).all()
-    except Exception:  # noqa: BLE001
-        return None  # an operation without a second derivative, of any kind
-    return products if finite else None
+    def product_at(at: jax.Array) -> Callable[[np.ndarray], np.ndarray] | None:
+        try:
+            finite = np.isfinite(products(at, np.ones((1, at.shape[-1])))).all()
+        except Exception:  # noqa: BLE001
+            return None  # an operation without a second derivative, of any kind
+        return partial(products, at) if finite else None
+
+    return product_at
 
 
 def energy_of(
