@@ -9,8 +9,9 @@ import pytest
 
 from ngvi.inference.options import FitOptions, ValidationOptions
 from ngvi.inference.problem import Prices
-from ngvi.inference.search import Context
-from ngvi.inference.verdict.checks import CHECKS, first_finding
+from ngvi.inference.search import Context, Status
+from ngvi.inference.verdict.certificate import UNKNOWN
+from ngvi.inference.verdict.checks import CHECKS, first_finding, support
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.validation import (
     NUM_IN_DOUBLE,
@@ -238,6 +239,13 @@ def test_each_check_finds_its_planted_fault(options, name, words):
     assert not found.sentence.endswith(".")
     for check in CHECKS[: [c.__name__.replace("_", " ") for c in CHECKS].index(name)]:
         assert check(context, optimum) is None
+
+
+def test_fresh_draws_without_a_density_are_named():
+    _, context, optimum = found_by_checks()
+    assert support(context, optimum) is None
+    optimum.status, optimum.certificate = Status.NOISE, UNKNOWN
+    assert "a support ends within the range" in support(context, optimum).sentence
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ NUMBERS_HELD = 2**20
 MAX_LATENTS = 2000
 #: Mixtures before the last, each at draws of the one before.
 SPREADS = 4
-#: Standard deviation of log weights, in nats, of a posterior that is Gaussian. Where few latents
-#: have another one, draws look where two return to their prior.
+#: Range of log weights, in nats, of a posterior that is Gaussian. Where few latents have another
+#: one, draws look where two return to their prior.
 EXACT = 1e-3
 #: Part of the Gaussian's draws that are worth something, below which correction is not tried.
 HOPELESS = 0.005
@@ -101,7 +101,7 @@ class ByWeights:
             return undefined(str(error))
         how = f"the Gaussian, judged by weights of {count:,} draws"
         best = Diagnostics(GAUSSIAN, self._accuracy(pilot, False), how, None, pilot.raw)
-        is_checked = self.result.dim <= MAX_HEAVY and not pilot.raw.std() < EXACT
+        is_checked = self.result.dim <= MAX_HEAVY and not np.ptp(pilot.raw) < EXACT
         is_enough = asked == AUTO and best.accuracy.is_accurate and not is_checked
         if is_enough or asked in (GAUSSIAN, NUTS) or self.why_no_density:
             return best

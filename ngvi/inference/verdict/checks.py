@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ngvi.inference.options import LEVELS
-from ngvi.inference.search import Context
+from ngvi.inference.search import Context, Status
+from ngvi.inference.verdict.certificate import UNKNOWN
 from ngvi.inference.verdict.optima import Optimum
 from ngvi.inference.verdict.runaway import runaway
 from ngvi.inference.verdict.validation import integrated, rare_loss, unseen_jump
@@ -34,13 +35,15 @@ Check = Callable[[Context, Optimum], Finding | None]
 
 def support(context: Context, optimum: Optimum) -> Finding | None:
     """Find draws without a density."""
-    if context.problem.objective.is_subsampled or math.isfinite(optimum.validation.bound):
+    is_lost = optimum.status is Status.NOISE and optimum.certificate is UNKNOWN
+    is_finite = math.isfinite(optimum.validation.bound) and not is_lost
+    if context.problem.objective.is_subsampled or is_finite:
         return None
     return Finding(
         "support",
-        "at some independent draws of the posterior the log density is not finite, so the bound "
-        "is minus infinity: the likelihood overflows, or a support ends within the range of the "
-        "latents. Bound or rescale these, or use double precision",
+        "at some independent draws of the posterior the log density or its gradient is not "
+        "finite: the likelihood overflows, or a support ends within the range of the latents. "
+        "Bound or rescale these, or use double precision",
     )
 
 
