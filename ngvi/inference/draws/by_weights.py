@@ -133,7 +133,8 @@ class ByWeights:
             say_price(self.result, "correction by more draws", more)
             found = found.joined(proposal.weighed(more, self.rng))
             accuracy = self._accuracy(found, True)
-        self.has_mixture = bool(of_what) and found.effective >= ENOUGH_DRAWS
+        is_few = self.result.dim <= MAX_FEW
+        self.has_mixture = bool(of_what) and is_few and found.effective >= ENOUGH_DRAWS
         self.weighed = found
         worth = f"{len(found.raw):,} draws{of_what} worth {found.effective:,.0f}"
         how = f"the Gaussian, corrected by weights: {worth}"
@@ -144,7 +145,7 @@ class ByWeights:
         """Return whether draws may become those of a mixture: of few latents, at a low price."""
         needed = (SPREADS * FIRST_DRAWS + MOST_DRAWS) * self.result.cost.prices.draw
         is_long = needed > self._most_seconds()
-        return len(proposal.indices) == self.result.dim <= MAX_FEW and not is_long
+        return len(proposal.indices) == self.result.dim <= MAX_HEAVY and not is_long
 
     def _of_mixture(self, proposal: JointTails, found: Weighed) -> Weighed:
         """Return draws of a mixture with components at draws, most of these in tails.

@@ -30,9 +30,10 @@ NUMBERS_AT_ONCE = 2**24
 ROUNDS = 2
 #: Degrees of freedom of the t, which then has a variance and a third moment.
 DEGREES = 5.0
-#: Most latents with heavy tails: in more dimensions all draws of a t are far from the Gaussian's.
+#: Most latents with heavy tails, and of a mixture: in more dimensions all draws of a t are far from
+#: the Gaussian's, and all components of a mixture far from the others.
 MAX_HEAVY = 10
-#: Most latents of a mixture: in more dimensions all components are far from the others.
+#: Most latents of which a mixture in doubt is believed rather than chains.
 MAX_FEW = 7
 #: Draws of a prior, which tell where the prior is; as many as starts of a fit take, because in
 #: NumPyro one program does for both.
