@@ -677,6 +677,39 @@ def test_two_of_nine_latents_may_return_to_their_prior(ppl):
     assert fitted.diagnostics.accuracy.is_accurate
 
 
+@SLOW_IN_NUMPYRO
+def test_nine_latents_with_a_gate_have_draws_of_a_mixture(ppl):
+    """Zero inflation: where hardly anything passes the gate, the mean returns to its prior."""
+    y = np.random.default_rng(1).normal(size=30)
+    y[:6] += 2.0
+
+    def model(y):
+        gate = ppl.sample("gate", ppl.dist.Normal(ppl.array(0.0), 2.0))
+        mean = ppl.sample("mean", ppl.dist.Normal(ppl.array(0.0), 3.0))
+        ppl.sample("others", ppl.dist.Normal(ppl.array(np.zeros(7)), 1.0).to_event(1))
+        passes = -0.5 * (y - mean) ** 2 - ppl.np.logaddexp(-gate, ppl.array(0.0))
+        stays = -0.5 * y**2 - ppl.np.logaddexp(gate, ppl.array(0.0))
+        ppl.factor("y", ppl.np.logaddexp(passes, stays).sum())
+
+    fitted = ppl.fit(model, ppl.array(y), draws="auto")
+    gate, mean = np.meshgrid(np.linspace(-16, 16, 401), np.linspace(-24, 24, 601), indexing="ij")
+    logs = -(gate**2) / 8.0 - mean**2 / 18.0
+    for one in y:
+        passes, stays = -0.5 * (one - mean) ** 2, -0.5 * one**2
+        logs += np.logaddexp(passes - np.logaddexp(-gate, 0.0), stays - np.logaddexp(gate, 0.0))
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    accuracy = fitted.diagnostics.accuracy
+    for name, at in (("gate", gate), ("mean", mean)):
+        center = (weights * at).sum()
+        sd = np.sqrt((weights * np.square(at - center)).sum())
+        limits = accuracy.limits[:, accuracy.names.index(name)]
+        found = fitted.summary().loc[name]
+        assert abs(found["mean"] - center) < limits[0] * sd
+        assert abs(found["sd"] / sd - 1.0) < limits[1]
+    assert accuracy.is_accurate and fitted.diagnostics.chains is None
+
+
 def test_a_model_whose_runs_are_dear_is_not_run_for_its_prior():
     pytest.importorskip("pyro")
     ppl, runs, counts = load("pyro"), [], []

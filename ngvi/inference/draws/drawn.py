@@ -8,11 +8,11 @@ that a Gaussian in the scale's logarithm does not have. So a few latents, those 
 first, are drawn from a Student's t, and all others from the Gaussian given them
 (:mod:`~ngvi.inference.draws.proposals`). The t has the moments by weights of a few draws (Paananen
 et al., 2021, *Implicitly adaptive importance sampling*, Statistics and Computing 31). Where that is
-not accurate, draws of up to seven latents are those of a mixture of 500 narrow t's (West, 1993,
+not accurate, draws of up to ten latents are those of a mixture of 500 narrow t's (West, 1993,
 *Approximating posterior distributions by mixtures*, JRSS B 55). These lie at draws of an earlier
 mixture, most of them in tails. Draws are resampled systematically (Kitagawa, 1996). Otherwise NUTS
-goes on from the fit, but not after a mixture whose draws are worth enough: chains may miss a tail
-that these have met.
+goes on from the fit, but not after a mixture of few latents whose draws are worth enough: chains
+may miss a tail that these have met.
 """
 
 from __future__ import annotations
