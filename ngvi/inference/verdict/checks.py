@@ -41,8 +41,8 @@ def support(context: Context, optimum: Optimum) -> Finding | None:
         return None
     return Finding(
         "support",
-        "at some independent draws of the posterior the log density or its gradient is not "
-        "finite: the likelihood overflows, or a support ends within the range of the latents. "
+        "at some independent draws of the posterior the log density is not finite, or its "
+        "gradient: the likelihood overflows, or a support ends within the range of the latents. "
         "Bound or rescale these, or use double precision",
     )
 
